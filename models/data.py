@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .sparse import Rows, SparseRows
-from .sums import all_sum, span
+from .sums import all_rows, all_sum, span
 
 
 class Spread:
@@ -83,6 +83,12 @@ class Data(RowData):
         """X in compressed rows: row n has values[starts[n] : starts[n + 1]], [nnz], in the columns [nnz] there."""
         rows = SparseRows.of(self.X)
         return rows.starts, rows.columns, rows.values
+
+    @cached_property
+    def together(self) -> tuple[Tensor, Tensor | None]:
+        """The features [N, P] and the weights [N] of the points of all ranks."""
+        weights = None if self.weights is None else all_rows(self.weights, self.span)
+        return all_rows(self.features, self.span), weights
 
     def without_features(self) -> Data:
         """The data that a model without hyperplanes sees."""

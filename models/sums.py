@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Protocol
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .ranks import Ranks
 
 _CURRENT: ContextVar[Ranks | None] = ContextVar("ranks", default=None)
+_WAITING: ContextVar[list[Later]] = ContextVar("waiting")  # sums that the next exchange brings along
 
 
 class Sized(Protocol):
@@ -33,16 +34,53 @@ def all_sum(tensor: Tensor) -> Tensor:
     Every sum over rows ends here, data-dependent defaults included, and all ranks come here in the same order.
     """
     those = ranks()
-    return tensor if those is None else those.sum(tensor)
+    if those is None:
+        return tensor
+    return all_sums(tensor)[0] if _WAITING.get() else those.sum(tensor)
 
 
 def all_sums(*tensors: Tensor) -> list[Tensor]:
     """What `all_sum` gives of each of several tensors [...], which are exchanged as one, in double precision."""
-    if ranks() is None:
+    if (those := ranks()) is None:
         return list(tensors)
-    total = all_sum(torch.cat([tensor.detach().double().flatten() for tensor in tensors]))
-    parts = total.split([tensor.numel() for tensor in tensors])
-    return [part.view(tensor.shape).to(tensor) for part, tensor in zip(parts, tensors, strict=True)]
+    waiting = _WAITING.get()
+    every = [*tensors, *(each.own for each in waiting)]
+    total = those.sum(torch.cat([part.detach().to(every[0].device, torch.float64).flatten() for part in every]))
+    parts = zip(total.split([part.numel() for part in every]), every, strict=True)
+    sums = [part.view(own.shape).to(own) for part, own in parts]
+    for each, found in zip(waiting, sums[len(tensors) :], strict=True):
+        each.total = found
+    waiting.clear()
+    return sums[: len(tensors)]
+
+
+class Later:
+    """What `all_sum` gives of a tensor [...], where nobody needs it yet: the next sum over all ranks, whichever it is,
+    brings it along. All ranks make the same ones."""
+
+    def __init__(self, own: Tensor) -> None:
+        self.own, self.total = own, own if ranks() is None else None
+        if self.total is None:
+            _WAITING.get().append(self)
+
+    def __call__(self) -> Tensor:
+        """The sum [...]; where no exchange has brought it yet, by one of its own."""
+        if self.total is None:
+            told()
+        assert self.total is not None
+        return self.total
+
+
+def told() -> None:
+    """Exchange what waits."""
+    if ranks() is not None and _WAITING.get():
+        all_sums()
+
+
+def largest_later(values: Tensor) -> Callable[[], Tensor]:
+    """The largest [] of the numbers [n] of all ranks, which the next sum brings along; -inf of none."""
+    found = Later(_apart(values.amax() if values.numel() else values.new_full((), -torch.inf)))
+    return lambda: found().max()
 
 
 def all_count(number: int) -> int:
@@ -62,11 +100,12 @@ def all_largest(tensor: Tensor) -> Tensor:
     return tensor if those is None else those.largest(tensor)
 
 
-def all_rows(table: Tensor) -> Tensor:
-    """The rows [N, ...] of all ranks, one rank after the other, from those [n, ...] that are here."""
+def all_rows(table: Tensor, at: tuple[int, int] | None = None) -> Tensor:
+    """The rows [N, ...] of all ranks, one rank after the other, from those [n, ...] that are here, and their `span`,
+    where it is known."""
     if ranks() is None:
         return table
-    start, total = span(len(table))
+    start, total = span(len(table)) if at is None else at
     rows = table.new_zeros(total, *table.shape[1:])
     rows[start : start + len(table)] = table
     return all_sum(rows)
@@ -102,11 +141,16 @@ def span(number: int) -> tuple[int, int]:
 def each_rank(value: Tensor) -> tuple[Tensor, int]:
     """What each of R ranks has of a number [], [R], and which of them this one is."""
     those = ranks()
-    if those is None:
-        return value.unsqueeze(0), 0
+    return all_sum(_apart(value)), 0 if those is None else those.number
+
+
+def _apart(value: Tensor) -> Tensor:
+    """A number [] in the place of this rank, [R], and zero for all others."""
+    if (those := ranks()) is None:
+        return value.unsqueeze(0)
     found = value.new_zeros(those.size)
     found[those.number] = value
-    return all_sum(found), those.number
+    return found
 
 
 def row_chunks(X: Sized, width: int) -> Iterator[slice]:
@@ -124,8 +168,9 @@ def ranks() -> Ranks | None:
 @contextmanager
 def among(those: Ranks | None) -> Iterator[None]:
     """A context in which these are the `ranks()`; of None each process is on its own."""
-    before = _CURRENT.set(those)
+    before, waiting = _CURRENT.set(those), _WAITING.set([])
     try:
         yield
     finally:
         _CURRENT.reset(before)
+        _WAITING.reset(waiting)

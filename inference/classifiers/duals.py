@@ -131,12 +131,9 @@ def improved(
     max_passes: int,
 ) -> tuple[Tensor, Tensor]:
     """Weights [P, C] nearer to the minimum of `solve`, column by column, and what each costs, [C] float64: no more than
-    the given ones. For losses with a `box`, in memory of a host; of rows of several ranks each rank solves for all."""
+    the given ones. For losses with a `box`, in memory of a host; the rows are those of all ranks."""
     from . import _numba_duals  # compiles or loads machine code: only where it is needed
 
-    if ranks() is not None:
-        features, targets = all_rows(features), all_rows(targets)
-        row_weights = None if row_weights is None else all_rows(row_weights)
     problem = _Problem(features, targets, loss, weight_scale, row_weights).double()
     box = loss.box(problem.targets)
     assert box is not None

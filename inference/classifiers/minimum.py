@@ -10,6 +10,7 @@ because majorizers keep slacks away from zero, and some of them touch the loss b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from itertools import chain
 from typing import NamedTuple
@@ -36,9 +37,14 @@ class Estimate(NamedTuple):
 
     weights: Tensor  # [K, P, C]
     scores: Tensor  # [N, C]
-    cost: Tensor  # [K, C] float64; [K, 1] where the scores of all classes meet in one factor
+    told: Callable[[], Tensor]  # the cost
     tilt: Tensor  # [N, C] of the last dual, from which the next one starts
     gap: Tensor  # [] float64 of the last dual, as a fraction of its objective; NaN where there was none
+
+    @property
+    def cost(self) -> Tensor:
+        """[K, C] float64; [K, 1] where the scores of all classes meet in one factor."""
+        return self.told()
 
 
 def estimate(problem: Scored, weights: Tensor, tilt: Tensor | None = None) -> Estimate:
@@ -46,7 +52,7 @@ def estimate(problem: Scored, weights: Tensor, tilt: Tensor | None = None) -> Es
     scores = problem.scores(weights)
     nothing = torch.full((), torch.nan, dtype=torch.float64, device=weights.device)
     tilt = torch.zeros_like(scores) if tilt is None else tilt
-    return Estimate(weights, scores, problem.cost(weights, scores), tilt, nothing)
+    return Estimate(weights, scores, problem.cost_later(weights, scores), tilt, nothing)
 
 
 def has_quick_dual(problem: Scored) -> bool:
@@ -75,22 +81,22 @@ def majorizer_minimum(problem: Scored, fit: Estimate, columns: slice, width: flo
 
 def descended(problem: Scored, fit: Estimate, target: Tensor) -> Estimate:
     """The largest share of the way to other weights [K, P, C] by which no cost rises: 1, 1/4, 1/16 and so on."""
-    reach, found = problem.scores(target), torch.zeros_like(fit.cost, dtype=torch.bool)
-    weights, scores, cost = fit.weights, fit.scores, fit.cost
+    reach, weights, scores = problem.scores(target), fit.weights, fit.scores
     shares = (0.25**power for power in range(1, _NUM_SHARES))
     less = ((torch.lerp(fit.weights, target, share), torch.lerp(fit.scores, reach, share)) for share in shares)
     whole = (target, reach), problem.cost(target, reach)
+    cost, found = fit.cost, torch.zeros_like(fit.cost, dtype=torch.bool)
     for power, ((moved, moved_scores), moved_cost) in enumerate(chain([whole], problem.costs(less))):
         lower = ~found & (moved_cost <= fit.cost)  # not so where a number is not finite
         if not power and all_found(lower):
-            return fit._replace(weights=moved, scores=moved_scores, cost=moved_cost)
+            return fit._replace(weights=moved, scores=moved_scores, told=partial(_known, moved_cost))
         rows = lower if problem.owner is None else lower[problem.owner]
         weights = torch.where(lower.unsqueeze(1), moved, weights)
         scores, cost = torch.where(rows, moved_scores, scores), torch.where(lower, moved_cost, cost)
         found = found | lower
         if all_found(found):
             break
-    return fit._replace(weights=weights, scores=scores, cost=cost)
+    return fit._replace(weights=weights, scores=scores, told=partial(_known, cost))
 
 
 def target_size(problem: Scored) -> Tensor:
@@ -135,7 +141,7 @@ def solved(problem: Scored, fit: Estimate, limits: DualLimits) -> Estimate:
 
 def majorized(problem: Scored, fit: Estimate, num_steps: int) -> Estimate:
     """By steps to the minima of majorizers, with blurs of several widths in turn; until they hardly lower the cost."""
-    before = fit.cost
+    before = fit
 
     def stepped(fit: Estimate, width: float) -> Estimate:
         for columns in problem.loss.blocks(fit.weights.shape[2]):
@@ -148,15 +154,19 @@ def majorized(problem: Scored, fit: Estimate, num_steps: int) -> Estimate:
         num_rounds, rest = divmod(step + 1, len(_WIDTHS))
         if not rest:  # all widths had their turn; the host looks ever less often
             is_power = not num_rounds & (num_rounds - 1)
-            if is_power and step + 1 < num_steps and (before - fit.cost).sum() <= _NEGLIGIBLE * fit.cost.sum():
+            if is_power and step + 1 < num_steps and (before.cost - fit.cost).sum() <= _NEGLIGIBLE * fit.cost.sum():
                 break
-            before = fit.cost
+            before = fit
     return fit
 
 
 def _of_rows(problem: Scored, tilt: Tensor, fit: Estimate) -> Estimate:
     """An estimate from other rows, for those that are here."""
     return fit._replace(scores=problem.scores(fit.weights), tilt=tilt)
+
+
+def _known(cost: Tensor) -> Tensor:
+    return cost
 
 
 def slopes(loss: Loss, scores: Tensor, targets: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ constant. Variational factors are moved by `natural`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, singledispatch
 from typing import Any, ClassVar
@@ -33,7 +33,7 @@ from ...models.hyperplanes import Hyperplanes
 from ...models.losses.base import Loss, PseudoObservation
 from ...models.sparse import group_sums
 from ...models.sums import among, ranks, row_chunks
-from ..distributed.collectives import all_count, all_sum, all_sums, own_stream
+from ..distributed.collectives import Later, all_count, all_sum, all_sums, own_stream
 from .elliptical_slice import MOST_SHRINKS, elliptical_slice
 from .ridge import Ridge, in_row_space, owner_means, ridges_of_owners, rows_of_owners, soft_means, soft_natural
 from .row_space import RowRidge
@@ -99,7 +99,12 @@ class Scored:
     def cost(self, weights: Tensor, scores: Tensor) -> Tensor:
         """|eta|^2 / (2 nu^2) - sum_n r_n log phi, [K, C] float64, of weights [K, P, C] and their scores [N, C]; [K, 1]
         where the scores of all classes meet in one factor."""
-        return all_sum(self._losses(scores)) + self._ridge(weights)
+        return self.cost_later(weights, scores)()
+
+    def cost_later(self, weights: Tensor, scores: Tensor) -> Callable[[], Tensor]:
+        """The same [K, C], known with the next sum over all ranks."""
+        losses, ridge = Later(self._losses(scores)), self._ridge(weights)
+        return lambda: losses() + ridge
 
     def costs(self, options: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[tuple[Tensor, Tensor], Tensor]]:
         """Weights [K, P, C] with their scores [N, C], and their cost [K, C]; among ranks of all in one exchange."""

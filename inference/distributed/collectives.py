@@ -16,6 +16,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from ...models.sums import Later as Later
 from ...models.sums import all_any as all_any
 from ...models.sums import all_count as all_count
 from ...models.sums import all_largest as all_largest
@@ -24,6 +25,7 @@ from ...models.sums import all_rows as all_rows
 from ...models.sums import all_sum as all_sum
 from ...models.sums import all_sums as all_sums
 from ...models.sums import each_rank as each_rank
+from ...models.sums import largest_later as largest_later
 from ...models.sums import ranks
 from ...models.sums import span as span
 

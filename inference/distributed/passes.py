@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ...models.ranks import Ranks
-from ...models.sums import all_largest, all_sums, among, span
+from ...models.sums import all_largest, all_sums, among, span, told
 from .collectives import on_all
 
 B = TypeVar("B")
@@ -80,6 +80,7 @@ class Blocks(Ranks):
     def each(self, works: list[Callable[[], R]]) -> list[R]:
         """What functions give that do not depend on the block, nor on one another: their sums are of the same passes,
         and what has been found is not computed again."""
+        told()  # each function begins and ends with nothing that waits
         tape = self.tape
         if tape.called == len(tape.parts):
             tape.parts.append([_Tape() for _ in works])
@@ -92,15 +93,18 @@ class Blocks(Ranks):
             part.asked = part.called = 0
             self.tape = part
             try:
-                part.found = work(), self.generator.get_state()
+                with among(self):
+                    found = work()
+                    told()
+                part.found = found, self.generator.get_state()
             except _Said:
                 pass
             finally:
                 self.tape = tape
-        found = [part.found[0] for part in parts if part.found is not None]
-        if len(found) < len(parts):
+        results = [part.found[0] for part in parts if part.found is not None]
+        if len(results) < len(parts):
             raise _Said
-        return found
+        return results
 
     def drawn(self, number: int, start: int, total: int, draw: Callable[[int], Tensor]) -> Tensor:
         """The entries [n, ...] of this block's rows of a draw [N, ...]: as in one process that has few enough rows for

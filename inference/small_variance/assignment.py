@@ -5,7 +5,7 @@ Q_n(k) = scale D(x_n, mu_k) - log phi(y_n | eta_k . a_n)                        
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from ...models import host
 from ...models.sparse import Rows, group_sums
 from ..classifiers.scored import own_scores
 from ..compiled.trusted import require_shape
-from ..distributed.collectives import all_sums
+from ..distributed.collectives import Later
 from .problem import Problem
 
 
@@ -58,6 +58,13 @@ def component_sums(
 
     A row counts `weights` [N] times; None: once.
     """
+    return sums_later(X, assignments, num_components, weights)()
+
+
+def sums_later(
+    X: Rows, assignments: Tensor, num_components: int, weights: Tensor | None = None
+) -> Callable[[], tuple[Tensor, Tensor]]:
+    """What `component_sums` gives, [K, D] and [K], known with the next sum over all ranks."""
     sums = X.new_zeros(num_components, X.shape[1], dtype=torch.float64)
     counts = sums.new_zeros(num_components)
     if not host.on_cpu(X) or X.is_sparse:
@@ -65,8 +72,8 @@ def component_sums(
         for start in range(0, len(X), step):
             rows = slice(start, start + step)
             own = None if weights is None else weights[rows]
-            more, number = _sums(X[rows].double(), assignments[rows], num_components, own)
-            sums, counts = sums + more, counts + number
+            more, members = _sums(X[rows].double(), assignments[rows], num_components, own)
+            sums, counts = sums + more, counts + members
     else:
         from . import _numba_assignment
 
@@ -74,8 +81,8 @@ def component_sums(
         times = sums.new_ones(1) if weights is None else weights.double()
         arrays = X.contiguous(), times, assignments, sums, counts
         _numba_assignment.add_rows(*(array.numpy() for array in arrays))
-    sums, counts = all_sums(sums, counts)
-    return sums, counts
+    total, number = Later(sums), Later(counts)
+    return lambda: (total(), number())
 
 
 def _sums(X: Rows, assignments: Tensor, num_components: int, weights: Tensor | None) -> tuple[Tensor, Tensor]:

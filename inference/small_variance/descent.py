@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..distributed.collectives import all_any, all_count, all_sums, own_draws
+from ..distributed.collectives import Later, all_count, largest_later, own_draws
 from ..distributed.picked import draw_rows
-from .assignment import all_costs, component_sums, nearest_components
+from .assignment import all_costs, component_sums, nearest_components, sums_later
 from .births import open_components
 from .classifiers import fit_classifiers
 from .merge import merge_components
@@ -84,18 +84,19 @@ def sweep(
 ) -> Descent:
     """One pass over the points. A settled state is also searched for splits and merges before it is final."""
     before = state
-    state, cost = assign(state, problem)
-    price = problem.next_price(state.penalty, state.num_components)
-    if state.grows or state.settled or all_any(cost - problem.founding > price):
+    assignments, cost = nearest_components(problem, state.centers, state.weights)
+    most = largest_later(cost - problem.founding)
+    state = replace(state, assignments=assignments).occupied()
+    if state.grows or state.settled or most() > problem.next_price(state.penalty, state.num_components):
         state = open_components(state, cost, problem, generator, single=single, most_components=most_components)
+    moved = Later(problem.data.counted((state.assignments != before.assignments).double()).sum())
+    base = Later(problem.own_base)
     state, parts = fit_components(state, problem, _POLISH if state.settled else 1)
     if merge and state.settled:
         state, parts = merge_components(state, parts, problem)
-    moved = problem.data.counted((state.assignments != before.assignments).double()).sum()
-    base, moved = all_sums(problem.own_base, moved)
-    state = replace(state, objective=_objective(problem, state, parts, base))
+    state = replace(state, objective=_objective(problem, state, parts, base()))
     settled = state.num_components == before.num_components
-    settled = settled and changed_little(before, state, tolerance, moved / problem.data.total_weight)
+    settled = settled and changed_little(before, state, tolerance, moved() / problem.data.total_weight)
     return replace(state, settled=settled, converged=settled and before.settled)
 
 
@@ -107,8 +108,9 @@ def assign(state: Descent, problem: Problem) -> tuple[Descent, Tensor]:
 
 def fit_components(state: Descent, problem: Problem, num_steps: int) -> tuple[Descent, Parts]:
     """The best centres and better classifiers at these assignments."""
-    sums, counts = component_sums(problem.X, state.assignments, state.num_components, problem.data.weights)
+    told = sums_later(problem.X, state.assignments, state.num_components, problem.data.weights)
     fit = fit_classifiers(problem, state.assignments, state.weights, state.duals, num_steps)
+    sums, counts = told()
     state = replace(state, centers=problem.centers(sums, counts), weights=fit.weights, duals=fit.tilt)
     return state, Parts(sums, counts, fit.cost.sum(1))
 

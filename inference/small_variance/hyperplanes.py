@@ -17,7 +17,7 @@ from ...models.data import Data
 from ..classifiers.duals import improved
 from ..classifiers.minimum import estimate, minimum
 from ..classifiers.scored import Scored, sides
-from ..distributed.collectives import all_count
+from ..distributed.collectives import all_rows
 
 
 def hyperplane_costs(points: Data, assignments: Tensor, weights: Tensor, model: Model) -> Tensor:
@@ -32,21 +32,22 @@ def fit_hyperplanes(
 ) -> tuple[Tensor, Tensor]:
     """Weights [K, P, 1] that cost no component more than those given, and their costs [K]; assignments [N].
 
-    Where the dual is compiled and rows are few, it takes them to a gap that falls with the square of the number of
-    steps. Else they take so many majorizer steps.
+    Where the dual is compiled and rows are few, each rank takes those of all rows to a gap that falls with the square
+    of the number of steps. Else they take so many majorizer steps.
     """
     if not weights.numel():
         return weights, hyperplane_costs(points, assignments, weights, model)
     margins = _sides(points, assignments, len(weights), model)
     has_box = margins.loss.box(margins.targets) is not None
-    if has_box and host.on_cpu(weights) and all_count(points.num_data) <= _MOST_ROWS:
+    if has_box and host.on_cpu(weights) and points.span[1] <= _MOST_ROWS:
+        (features, times), labels = points.together, all_rows(assignments, points.span)
         near, cost = improved(
-            margins.features,
-            margins.targets,
-            margins.loss,
-            margins.weight_scale,
+            features,
+            sides(labels, torch.arange(len(weights)), features),
+            model.loss,
+            model.weight_scale,
             weights.squeeze(2).T,
-            row_weights=points.weights,
+            row_weights=times,
             tolerance=(_GAP / num_steps) ** 2,
             max_passes=_PASSES * num_steps,
         )

@@ -9,8 +9,9 @@ docs/derivations/sequences, "Small-variance limit").
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Self
 
 import torch
@@ -22,7 +23,7 @@ from ...models.dpm import DPM
 from ...models.priors import PartitionPrior
 from ..distributed.collectives import all_sum
 from ..running.engine import Draw
-from .assignment import component_sums
+from .assignment import sums_later
 from .hyperplanes import fit_hyperplanes, hyperplane_costs
 from .problem import Problem
 from .state import Descent, RepellingDescent
@@ -70,10 +71,10 @@ class Landscape:
         `cheapest`."""
         return state.assignments
 
-    def structure_cost(self, state: RepellingDescent) -> Tensor:
-        """structure(z) [] float64."""
+    def structure_later(self, state: RepellingDescent) -> Callable[[], Tensor]:
+        """structure(z) [] float64, known with the next sum over all ranks."""
         price = self.problem.model.prior.price(state.penalty.double(), state.num_components)
-        return torch.as_tensor(price, dtype=torch.float64, device=state.penalty.device)
+        return partial(torch.as_tensor, price, dtype=torch.float64, device=state.penalty.device)
 
     def natural_transition_penalty(self, start: Descent, plain: Problem) -> float:
         """The default of the penalty of a transition, from a descent of DP-means."""
@@ -90,14 +91,15 @@ class Landscape:
         """J of a state, [] float64."""
         problem, own = self.problem, self.observed(state.assignments)
         data = problem.data
-        sums, counts = component_sums(problem.X, own, state.num_components, data.weights)
+        told = sums_later(problem.X, own, state.num_components, data.weights)
+        structure = self.structure_later(state)
         costs = hyperplane_costs(data, own, state.weights, problem.model)
-        return self.value(state, problem.divergences(sums, counts, state.centers), costs)
+        return self.value(state, problem.divergences(*told(), state.centers), costs, structure())
 
-    def value(self, state: RepellingDescent, divergences: Tensor, costs: Tensor) -> Tensor:
-        """J of a state, [] float64, from the divergences of its components and SVM_k, each [K]."""
+    def value(self, state: RepellingDescent, divergences: Tensor, costs: Tensor, structure: Tensor) -> Tensor:
+        """J of a state, [] float64, from the divergences of its components and SVM_k, each [K], and structure(z)."""
         components = divergences + (costs - self.empty_cost) + self.problem.smoothing(state.centers)
-        return components.sum() + self.total_base + self.structure_cost(state)
+        return components.sum() + self.total_base + structure
 
     @cached_property
     def total_base(self) -> Tensor:

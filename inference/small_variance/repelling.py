@@ -21,7 +21,7 @@ from ..distributed.picked import own_of, top
 from ..protocol import D, M
 from ..running.engine import Draw, Kernel
 from . import descent
-from .assignment import all_costs, component_sums
+from .assignment import all_costs, sums_later
 from .backend import SmallVariance
 from .hyperplanes import fit_hyperplanes
 from .landscape import Landscape
@@ -137,12 +137,16 @@ def refit(state: RepellingDescent, landscape: Landscape, num_steps: int) -> Repe
     """The best centres and better hyperplanes at these assignments."""
     problem, own = landscape.problem, landscape.observed(state.assignments)
     data = problem.data
-    sums, counts = component_sums(problem.X, own, state.num_components, data.weights)
+    told = sums_later(problem.X, own, state.num_components, data.weights)
+    structure = landscape.structure_later(state)
     weights, costs = fit_hyperplanes(data, own, state.weights, problem.model, num_steps)
+    sums, counts = told()
     # a state of missing steps alone has no points: it keeps its centre
     centers = torch.where((counts > 0).unsqueeze(1), problem.centers(sums, counts), state.centers)
     state = replace(state, centers=centers, weights=weights)
-    return replace(state, objective=landscape.value(state, problem.divergences(sums, counts, centers), costs))
+    return replace(
+        state, objective=landscape.value(state, problem.divergences(sums, counts, centers), costs, structure())
+    )
 
 
 def joined(state: RepellingDescent, pair: tuple[int, int]) -> RepellingDescent:

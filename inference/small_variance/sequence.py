@@ -10,6 +10,7 @@ only if it lowers J. (docs/derivations/sequences, "Small-variance limit")
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Self
@@ -20,7 +21,7 @@ from torch import Tensor
 from ...models.priors import DirichletProcess, PartitionPrior
 from ...models.priors.franchise import count_transitions
 from ...models.sequence import Sequences, StateSpace
-from ..distributed.collectives import all_any, all_count, all_sum
+from ..distributed.collectives import Later, all_any, all_count
 from ..distributed.picked import in_turns
 from ..markov.paths import viterbi
 from ..running.engine import Draw, Kernel
@@ -108,12 +109,17 @@ class SequenceLandscape(Landscape):
                 break
         return states
 
-    def structure_cost(self, state: RepellingDescent) -> Tensor:
-        counts = self.transitions(state).double()
-        spare = ((counts > 0).sum(1) - 1).clamp(min=0).sum()  # a row without exits has none
-        surprise = (torch.xlogy(counts.sum(1), counts.sum(1)) - torch.xlogy(counts, counts).sum(1)).sum()
-        states = state.penalty.double() * (state.num_components - 1)
-        return states + state.transition_penalty.double() * spare + state.transition_weight.double() * surprise
+    def structure_later(self, state: RepellingDescent) -> Callable[[], Tensor]:
+        moves = self.transitions_later(state)
+
+        def cost() -> Tensor:
+            counts = moves().double()
+            spare = ((counts > 0).sum(1) - 1).clamp(min=0).sum()  # a row without exits has none
+            surprise = (torch.xlogy(counts.sum(1), counts.sum(1)) - torch.xlogy(counts, counts).sum(1)).sum()
+            states = state.penalty.double() * (state.num_components - 1)
+            return states + state.transition_penalty.double() * spare + state.transition_weight.double() * surprise
+
+        return cost
 
     def natural_transition_penalty(self, start: Descent, plain: Problem) -> float:
         """What an observed step costs on average, its component's penalty apart."""
@@ -122,7 +128,11 @@ class SequenceLandscape(Landscape):
 
     def transitions(self, state: RepellingDescent) -> Tensor:
         """Moves [K + 1, K] between states, from the start row last."""
-        return all_sum(count_transitions(state.assignments, self.sequences.starts, state.num_components))
+        return self.transitions_later(state)()
+
+    def transitions_later(self, state: RepellingDescent) -> Later:
+        """The same [K + 1, K], known with the next sum over all ranks."""
+        return Later(count_transitions(state.assignments, self.sequences.starts, state.num_components))
 
     def log_edges(self, state: RepellingDescent, *, unused: float = 0.5) -> Tensor:
         """Minus what each move costs [K + 1, K], from the start row last."""

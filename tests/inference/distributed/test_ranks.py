@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from two_ranks import on_threads, split
+from two_ranks import on_threads, split, watched
 
 from regbayes.inference import NUTS, SVI, Gibbs, SmallVariance, rows_of
 from regbayes.inference.distributed import together
-from regbayes.inference.distributed.collectives import own_stream
+from regbayes.inference.distributed.collectives import Later, all_sum, largest_later, own_stream
 from regbayes.inference.distributed.picked import in_turns
 from regbayes.inference.running.files import release
 from regbayes.inference.running.sweeps import Sweeps
@@ -284,6 +284,21 @@ def test_ranks_have_a_source_of_rows_each(two_ranks, case) -> None:
         assert torch.equal(first[name], second[name]), name
 
 
+def defaults_of(group, rank, cases):
+    """Models with their defaults from rows that are all of the first rank."""
+    found = []
+    for case in cases:
+        model, *rows = CASES[case]
+        with among(Ranks(group)):
+            found.append(repr(model.resolve(*(split(part, rank, len(X)) for part in rows))))
+    return found
+
+
+def test_defaults_are_those_of_all_rows_where_a_rank_has_none(two_ranks) -> None:
+    cases = [case for case in CASES if case.startswith(("DPM", "InfiniteSVM", "DDPM"))]
+    assert two_ranks(defaults_of, cases) == 2 * [[repr(CASES[case][0].resolve(*CASES[case][1:])) for case in cases]]
+
+
 def bad_source(group, rank, which):
     """What is said of an infinite entry of one rank, beyond the rows by which ranks compare."""
     rows, labels = torch.randn(1200, 2), torch.arange(1200.0) % 2
@@ -338,6 +353,26 @@ def turns_of(group, rank):
 
 def test_one_rank_changes_what_the_one_before_has_changed(two_ranks) -> None:
     assert two_ranks(turns_of) == 2 * [[[10, 19], 10]]
+
+
+def sums_for_later(group, rank):
+    """Sums that wait for an exchange, one that nobody else brings along, and the number of exchanges of both."""
+    with among(Ranks(group)), watched() as exchanges:
+        pair, most = Later(torch.tensor([1, rank])), largest_later(torch.tensor([-5.0, -1.0 - rank]))
+        none = largest_later(torch.zeros(0) if rank else torch.full((1,), -torch.inf))
+        with among(None):
+            own = Later(torch.tensor(rank))()
+        total = all_sum(torch.tensor(2, dtype=torch.int32))
+        brought, last = len(exchanges), Later(torch.tensor(1 + rank))
+        found = [pair(), most(), none(), total, last(), last()]
+    assert (total.dtype, own, most().dtype) == (torch.int32, rank, torch.float32)
+    return [each.tolist() for each in found], brought, [exchange.split(": ")[1] for exchange in exchanges]
+
+
+def test_what_is_needed_later_comes_with_the_next_sum(two_ranks) -> None:
+    assert two_ranks(sums_for_later) == 2 * [
+        ([[2, 1], -1.0, -torch.inf, 4, 3, 3], 1, [f"({size},) of torch.float64" for size in (7, 1)])
+    ]
 
 
 def draws_of(group, rank):

@@ -52,13 +52,14 @@ def test_a_step_goes_as_far_as_its_component_does_not_lose():
     """A whole step, a quarter, none: costs are (w - 1)^2, and 1 at the start."""
 
     class Bowls(Scored):
-        def cost(self, weights, scores):
-            return (weights[0] - 1).square()
+        def cost_later(self, weights, scores):
+            return (weights[0] - 1).square
 
     margins = Bowls(torch.ones(2, 1), torch.ones(2, 3), Hinge(), 1.0)
     start = estimate(margins, torch.zeros(1, 1, 3))
     found = descended(margins, start, torch.tensor([[[1.5, 6.0, -5.0]]]))
-    assert [part.flatten().tolist() for part in found[:3]] == [[1.5, 1.5, 0.0], 2 * [1.5, 1.5, 0.0], [0.25, 0.25, 1.0]]
+    parts = found.weights, found.scores, found.cost
+    assert [part.flatten().tolist() for part in parts] == [[1.5, 1.5, 0.0], 2 * [1.5, 1.5, 0.0], [0.25, 0.25, 1.0]]
 
 
 BLOBS = (400, 8, 5), (300, 3, 3)  # N, D, K
@@ -380,7 +381,7 @@ def test_what_moves_cost_in_the_next_path() -> None:
 
 def price_of_path(landscape: Any, state: Any, costs: Tensor, penalty: float, states: Tensor) -> float:
     """The objective of a path, where a state without steps is free."""
-    structure = float(landscape.structure_cost(replace(state, assignments=states)))
+    structure = float(landscape.structure_later(replace(state, assignments=states))())
     spare = state.num_components - len(states.unique())
     return float(costs.gather(1, states.unsqueeze(1)).sum()) + structure - penalty * spare
 
