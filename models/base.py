@@ -17,7 +17,7 @@ from .feature_maps import FeatureMap
 from .html import model_html
 from .losses import Hinge, Loss, masked
 from .sparse import Rows
-from .sums import all_any, among
+from .sums import all_any, among, ranks
 from .targets import Binary, EachClass, Ordinal, Real, Target
 
 
@@ -67,7 +67,7 @@ class Model(Config):
         A row counts `weights` [N] times, None: once. Resolving a resolved model changes nothing.
         """
         model = self.checked()
-        X = model.as_rows(X, num_features=model.num_features)
+        X = model.as_rows(X, num_features=model.num_features, min_rows=_fewest())
         model.likelihood.admit(X)
         model = model.replace(likelihood=resolved(model.likelihood, X, weights), num_features=X.shape[1])
         return model.resolve_feature_map(X, weights)
@@ -224,7 +224,7 @@ class Labelled:
         """As `Model.resolve`, and what the target takes from y [N]."""
         model: Any = self
         model.require_targets(y)
-        X = model.as_rows(X)
+        X = model.as_rows(X, min_rows=_fewest())
         return super().resolve(X, weights=weights).resolve_targets(X, y)  # type: ignore[misc]
 
     def resolve_targets(self, X: Rows, y: Any) -> Self:
@@ -245,3 +245,8 @@ class Labelled:
     def targets(self, X: Any, y: Any = None) -> Tensor:
         """Targets [N, C] of the scores in the dtype of X [N, D], as the loss takes them; NaN where one is missing."""
         return self.coding.encode(y, X)
+
+
+def _fewest() -> int:
+    """How many rows at least say something of defaults: of several ranks some may have none of them."""
+    return 1 if ranks() is None else 0

@@ -605,11 +605,26 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     ): {
         "bound = batch.scale * said - penalty": "bound = batch.scale * local.bound",
     },
+    (
+        "inference/distributed/stream.py",
+        "inference/distributed/test_source_checkpoints.py -k 'among_other_ranks and InfiniteSVM'",
+    ): {
+        "_NUM_DEFAULTS - span(total)[0]": "_NUM_DEFAULTS",
+    },
+    (
+        "inference/running/fingerprints.py",
+        "inference/distributed/test_source_checkpoints.py -k 'among_other_ranks or another_source'",
+    ): {
+        "at, total = span(value.num_own)": "at, total = 0, span(value.num_own)[1]",
+        "            start += data.num_data\n        return found": "        return found",
+        "sums = all_sum(on_all(passed": "sums = (on_all(passed",
+    },
     ("inference/distributed/stream.py", "inference/distributed/test_ranks.py -k source"): {
         "number = all_count(total)": "number = total",
         "all_count(largest)": "largest",
     },
     ("inference/distributed/passes.py", "inference/small_variance/test_passes.py"): {
+        "with among(self):": "if True:",
         "else join(tape.part, tensor)": "else tensor",
         "self.generator.set_state(part.found[1])": "pass",
         "return values[start : start + number]": "return values[:number]",
@@ -654,9 +669,15 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "base = -offset.double()": "base = 0 * offset.double()",
     },
     ("models/sums.py", "inference/distributed/test_ranks.py -k 'find_what and DPM'"): {
-        "tensor if those is None else those.sum(tensor)": "tensor",
-        "[tensor.numel() for tensor in tensors]": "[tensor.numel() for tensor in tensors[::-1]]",
+        "all_sums(tensor)[0] if _WAITING.get() else those.sum(tensor)": "tensor",
+        "[part.numel() for part in every]": "[part.numel() for part in every[::-1]]",
         "int(sizes[:own].sum()), int": "0, int",
+    },
+    ("models/sums.py", "inference/distributed/test_ranks.py -k needed_later"): {
+        "    waiting.clear()\n": "    pass\n",
+        "sums[len(tensors) :]": "sums[: len(waiting)]",
+        "found[those.number] = value": "found[0] = value",
+        "values.amax() if": "values.amin() if",
     },
     ("inference/distributed/picked.py", "inference/distributed/test_ranks.py -k 'find_what and DPM'"): {
         "found[own] = mine": "found[~own] = mine",

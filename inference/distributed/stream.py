@@ -24,7 +24,7 @@ from ...models.mixture import Mixture
 from ...models.numbers import as_tensor
 from ...models.sequence import Sequences, StateSpace
 from ...models.sparse import Rows, SparseRows
-from .collectives import all_count, on_all
+from .collectives import all_count, on_all, span
 from .sources import Block, RowSource
 
 
@@ -140,7 +140,8 @@ def stream_points(source: RowSource, size: int, model: Mixture, num_first: int) 
     if said:  # all classes, not only those of the first rows
         model = model.checked().resolve_targets(like.new_zeros(len(said[0]), 0), said[0])
         _warn_of_order(source, X.new_zeros(0) if y is None else y, model.classes)
-    model = model.resolve(X, y)
+    some = slice(0, max(0, _NUM_DEFAULTS - span(total)[0]))  # of all ranks the same rows, however these are split
+    model = model.resolve(X[some], None if y is None else y[some])
 
     def convert(block: Block) -> Data:
         X, y = block

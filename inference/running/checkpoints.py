@@ -15,13 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...models.domains import shown
 from ...models.ranks import Ranks
 from ...models.sums import all_sum, ranks
 from ..structures import Draw
 from .chains import LABELS, SUM, Chain, shares_of
 from .files import foreign, require_entries, require_target, write_file
-from .fingerprints import Fingerprint, fingerprint
+from .fingerprints import Fingerprint, difference, fingerprint
 from .plain import plain
 from .shards import Shard, Table, read_shards, write_shards
 
@@ -93,7 +92,8 @@ def read_chains(
 
     def mark(content: dict[str, Any]) -> dict[str, Any]:
         require_entries(content, "checkpoint", {"fingerprint": dict, "chains": list})
-        _require_same(path, content["fingerprint"], whose)
+        if differs := difference(content["fingerprint"], whose):
+            raise ValueError(f"{os.fspath(path)!r} was written by another fit: {differs}")
         return content if shard is None else _marked(content, state, tables, shard)
 
     content = read_shards(path, "checkpoint", device, None if shard is None else shard.parts, mark)
@@ -102,17 +102,6 @@ def read_chains(
         for chain in chains:
             chain.state = replace(chain.state, **{name: torch.zeros_like(getattr(chain.state, name))})
     return chains
-
-
-def _require_same(path: str | os.PathLike[str], theirs: Fingerprint, whose: Fingerprint) -> None:
-    for name in [*whose, *theirs]:
-        one, other = theirs.get(name, "missing"), whose.get(name, "missing")
-        if one != other and not (one != one and other != other):  # NaN is itself here
-            raise ValueError(
-                f"{os.fspath(path)!r} was written by another fit: its {name} is {shown(one)}, here it is "
-                f"{shown(other)}. Resume with the same data, model and options; only the number of steps, draws and "
-                "chains may grow."
-            )
 
 
 def _marked(content: dict[str, Any], state: type[Any], tables: Mapping[str, str], shard: Shard) -> dict[str, Any]:

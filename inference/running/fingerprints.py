@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import re
 from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from ...models.domains import shown
 from ...models.sparse import Rows
 from ...models.sums import all_rows, all_sum, among, ranks, row_chunks, span
+from ..distributed.collectives import on_all
 from .plain import inner_name, plain
 
 Fingerprint = dict[str, Any]
@@ -25,6 +28,45 @@ def fingerprint(**parts: Any) -> Fingerprint:
     ValueError    if a part holds what no file can keep.
     """
     return dict(_leaves("", {name: _described(name, part) for name, part in parts.items()}))
+
+
+def difference(theirs: Fingerprint, ours: Fingerprint) -> str:
+    """The first difference between the fit of a checkpoint and this one, and what to do; "" if there is none."""
+    for name in [*ours, *theirs]:
+        one, other = theirs.get(name, "missing"), ours.get(name, "missing")
+        if one != other and not (one != one and other != other):  # NaN is itself here
+            return _difference(name, one, other)
+    return ""
+
+
+def _difference(name: str, theirs: Any, ours: Any) -> str:
+    if name == "data.sources" and "missing" not in (theirs, ours):
+        return (
+            f"it had {theirs} source(s) of rows, one for each rank, and this one has {ours}. A step of SVI sees a "
+            f"block of each, so it would see others. Resume with {theirs} rank(s) that have the sources from before, "
+            "or fit anew; SmallVariance goes on with any number of ranks."
+        )
+    what, place = name.removeprefix("data.").removeprefix("points."), "the fit of the checkpoint"
+    number, _, key = what.partition(".")
+    if key in _NUMBERS and "missing" not in (theirs, ours):
+        return (
+            f"source {number} has {_NUMBERS[key].format(ours)}, but {_NUMBERS[key].format(theirs)} in {place}. {_SAME}"
+        )
+    what = f"source {number}" if key == "first rows" else _NAMES.get(what, what)
+    found = [_DIGEST.fullmatch(str(each)) for each in (theirs, ours)]
+    if found[0] and found[1]:
+        for index, has in enumerate(("numbers of type", "shape"), 1):
+            one, other = found[0][index], found[1][index]
+            if one != other:
+                return f"{what} has {has} {other}, but {has} {one} in {place}. {_SAME}"
+    if _is_digest(theirs) and _is_digest(ours):
+        rows = "other rows" if name.startswith("data.") else "other values"
+        return f"{what} has {rows} than {place}. {_SAME}"
+    return f"its {name} is {shown(theirs)}, here it is {shown(ours)}. {_SAME}"
+
+
+def _is_digest(value: Any) -> bool:
+    return isinstance(value, str) and bool(_DIGEST.fullmatch(value) or _HASH.fullmatch(value))
 
 
 def _described(name: str, value: Any) -> Any:
@@ -50,13 +92,32 @@ def _described(name: str, value: Any) -> Any:
 
 
 def _described_sources(name: str, value: Any) -> dict[str, Any]:
-    """The streams of all ranks, each by its own number, as far as a fit reads them before its first step."""
+    """The rows of the streams of all ranks, where a fit sees all of them in each sweep; else each stream by its own
+    number, as far as a fit reads it before its first step."""
+    if value.marks:
+        return _described_passes(value)
     with among(None):
         first = repr([_described(name, part) for part in value.sampled()])
     own = {"rows": value.num_own, "columns": value.X.shape[1], "largest block": value.largest}
-    own |= {"first rows": _hashed(first.encode()), "blocks": _hashed(repr(value.marks).encode())}
+    own |= {"first rows": _hashed(first.encode())}
     every = [own] if (those := ranks()) is None else those.objects(own)
     return {"sources": len(every), **{str(rank): each for rank, each in enumerate(every)}}
+
+
+def _described_passes(value: Any) -> dict[str, Any]:
+    """The same for whatever blocks of however many ranks, by a further pass over the rows."""
+    at, total = span(value.num_own)
+    kept = [key for key in ("X", "targets") if getattr(value.first, key).shape[1]]
+
+    def passed() -> Tensor:
+        start, found = at, torch.zeros(len(kept), dtype=torch.int64, device=value.X.device)
+        for data in value.each():
+            found += torch.stack([_sum_of_rows(getattr(data, key), start) for key in kept])
+            start += data.num_data
+        return found
+
+    sums = all_sum(on_all(passed, "go on")).tolist()
+    return {key: _shown(getattr(value.first, key), total, each) for key, each in zip(kept, sums, strict=True)}
 
 
 def _digest(tensor: Tensor) -> str:
@@ -69,6 +130,11 @@ def _digest_of_rows(table: Rows | None) -> str:
     if table is None:
         return "none"
     start, total = span(len(table))
+    return _shown(table, total, int(all_sum(_sum_of_rows(table, start))))
+
+
+def _sum_of_rows(table: Rows, start: int) -> Tensor:
+    """One number [] of rows [n, ...], the first of which has the number `start` among all."""
     found = torch.zeros((), dtype=torch.int64, device=table.device)
     for rows in row_chunks(table, 4 * table.shape[1:].numel()):
         some = table[rows]
@@ -80,8 +146,13 @@ def _digest_of_rows(table: Rows | None) -> str:
             entries = _mixed(_words(some.values) + _mixed(some.columns))
             sums = torch.zeros_like(places).index_add(0, some.row_index, entries)
         found += _mixed(sums + _mixed(places)).sum()
+    return found
+
+
+def _shown(table: Rows, total: int, found: int) -> str:
+    """The digest of so many rows like those of a table, from the sum of their numbers."""
     kind, shape = "" if isinstance(table, Tensor) else " sparse", [total, *table.shape[1:]]
-    return f"{table.dtype}{kind} {shape} {int(all_sum(found)) % 2**64:016x}".removeprefix("torch.")
+    return f"{table.dtype}{kind} {shape} {found % 2**64:016x}".removeprefix("torch.")
 
 
 def _words(entries: Tensor) -> Tensor:
@@ -110,3 +181,8 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _LONGEST = 80
+_NUMBERS = {"rows": "{} rows", "columns": "{} columns", "largest block": "blocks of up to {} rows"}
+_NAMES = {"targets": "y", "x": "X", "weights": "sample_weight", "loss_weights": "loss_weight"}
+_HASH = re.compile(r"[0-9a-f]{32}")
+_DIGEST = re.compile(r"(\w+(?: sparse)?) (\[[\d, ]*\]) [0-9a-f]{16,32}")
+_SAME = "Resume with the same data, model and options; only the number of steps, draws and chains may grow."

@@ -15,7 +15,7 @@ from ...models.mixture import Mixture
 from ...models.sparse import entries_sum
 from ...models.sums import among
 from ..classifiers.duals import joint_hinge
-from ..distributed.collectives import all_any, all_count, on_all, span
+from ..distributed.collectives import all_count, on_all, span
 from ..distributed.passes import over_blocks
 from ..distributed.sources import RowSource
 from ..distributed.stream import Stream, stacked, stream_points
@@ -62,7 +62,7 @@ def stream(backend: SmallVariance, model: Mixture, source: RowSource) -> tuple[K
     if why:
         raise NotImplementedError(f"SmallVariance of {type(model).__name__} reads no source of rows: {why}; or SVI().")
     model, found = stream_points(source, _BLOCK, model, _FEW)
-    if not all_any(torch.tensor(found.num_own > found.first.num_data)):
+    if found.num_data <= _FEW:
         return kernel(backend.resolve(model, found.first), model), model, found.first
     return kernel_of(Descent, partial(StreamedRestarts.over, backend.resolve(model, found))), model, found
 

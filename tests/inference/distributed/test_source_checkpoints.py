@@ -145,6 +145,7 @@ def test_a_fit_from_a_source_may_get_more_steps(tmp_path: Path) -> None:
     require_equal(longer.fit(model, source, resume=tmp_path / "chain.pt"), longer.fit(model, source))
 
 
+THERE = "the fit of the checkpoint"
 OTHER = X + np.where(np.arange(N) == 35, 1e-9, 0.0)[:, None]
 LATE = X + np.where(np.arange(N) == 165, 0.5, 0.0)[:, None]
 
@@ -152,22 +153,30 @@ LATE = X + np.where(np.arange(N) == 165, 0.5, 0.0)[:, None]
 @pytest.mark.parametrize(
     ("case", "source", "differs"),
     [
-        ("DPM", rows_of(X[:-1]), "data.0.rows is 170, here it is 169"),
-        ("DPM", rows_of(X[:, :2]), "data.0.columns is 3, here it is 2"),
-        ("DPM", rows_of(OTHER), "data.0.first rows is '"),
-        ("DPM", blocks_of(X), "data.0.largest block is 40, here it is 100"),
-        ("InfiniteSVM", rows_of(X, Y[::-1]), "data.0.first rows is '"),
-        ("InfiniteSVM", rows_of(X, Y + 5), "data.0.first rows is '|model.classes"),
-        ("IHMM", rows_of(lambda i: (X[i * 60 : i * 60 + 60], [20, 40]), num_blocks=2), "data.0.first rows is '"),
-        ("small variance of DPM", blocks_of(X[:-1]), "data.0.rows is 170, here it is 169"),
-        ("small variance of DPM", blocks_of(LATE), "data.0.blocks is '"),
-        ("small variance of InfiniteSVM", blocks_of(X, np.where(np.arange(N) < 160, Y, 1 - Y)), "data.0.blocks is '"),
+        ("DPM", rows_of(X[:-1]), f"source 0 has 169 rows, but 170 rows in {THERE}"),
+        ("DPM", rows_of(X[:, :2]), f"source 0 has 2 columns, but 3 columns in {THERE}"),
+        ("DPM", rows_of(OTHER), f"source 0 has other rows than {THERE}"),
+        ("DPM", blocks_of(X), f"source 0 has blocks of up to 100 rows, but blocks of up to 40 rows in {THERE}"),
+        ("InfiniteSVM", rows_of(X, Y[::-1]), f"source 0 has other rows than {THERE}"),
+        ("InfiniteSVM", rows_of(X, Y + 5), f"source 0 has other rows than {THERE}|model.classes has other values"),
+        (
+            "IHMM",
+            rows_of(lambda i: (X[i * 60 : i * 60 + 60], [20, 40]), num_blocks=2),
+            f"source 0 has other rows than {THERE}",
+        ),
+        ("small variance of DPM", blocks_of(X[:-1]), rf"X has shape \[169, 3\], but shape \[170, 3\] in {THERE}"),
+        ("small variance of DPM", blocks_of(LATE), f"X has other rows than {THERE}"),
+        (
+            "small variance of InfiniteSVM",
+            blocks_of(X, np.where(np.arange(N) < 160, Y, 1 - Y)),
+            f"y has other rows than {THERE}",
+        ),
     ],
 )
 def test_another_source_is_refused(case: str, source: RowSource, differs: str, tmp_path: Path) -> None:
     backend, model, own = FITS[case]
     killed(1, backend.fit, model, own, checkpoint=tmp_path / "chain.pt")
-    with pytest.raises(ValueError, match=rf"was written by another fit: its ({differs})"):
+    with pytest.raises(ValueError, match=rf"was written by another fit: ({differs})"):
         backend.fit(model, source, resume=tmp_path / "chain.pt")
 
 
@@ -239,18 +248,53 @@ def of_rank(group: Any, rank: int, case: str, at: int | None = None, split: int 
         return backend.fit(model, source, group=group, checkpoint_every=0.0, **files)
 
 
-@pytest.mark.parametrize("case", ["DPM", "InfiniteSVM", "small variance of DPM"])
+@pytest.mark.parametrize("case", ["DPM", "InfiniteSVM", "small variance of DPM", "small variance of InfiniteSVM"])
 def test_ranks_with_sources_of_their_own_go_on_bit_for_bit(two_ranks: Any, case: str, tmp_path: Path) -> None:
     file = tmp_path / "chain.pt"
     whole = two_ranks(of_rank, case)
-    two_ranks(of_rank, case, 3, checkpoint=file)
+    two_ranks(of_rank, case, 1, checkpoint=file)
     for found, expected in zip(two_ranks(of_rank, case, resume=file), whole, strict=True):
         require_equal(found, expected)
+
+
+@pytest.mark.parametrize("case", ["DPM", "InfiniteSVM"])
+def test_steps_of_other_sources_are_refused_as_they_would_see_other_batches(
+    two_ranks: Any, case: str, tmp_path: Path
+) -> None:
+    file, (backend, model, source) = tmp_path / "chain.pt", FITS[case]
+    two_ranks(of_rank, case, 3, checkpoint=file)
     for said in two_ranks.outcomes(of_rank, case, None, 71, resume=file):
-        assert "was written by another fit: its data.0.rows is 70, here it is 71." in str(said)
-    backend, model, source = FITS[case]
-    with pytest.raises(ValueError, match=r"by another fit: its data\.sources is 2, here it is 1\."):
+        assert f"was written by another fit: source 0 has 71 rows, but 70 rows in {THERE}." in str(said)
+    with pytest.raises(ValueError, match=r"it had 2 source\(s\) .*, and this one has 1\. .*Resume with 2 rank"):
         backend.fit(model, source, resume=file)
+
+
+def require_close(found: Any, expected: Any) -> None:
+    """The same fit, by sums of other blocks."""
+    torch.testing.assert_close(found.trace.values, expected.trace.values, rtol=1e-8, atol=0.0)
+    for name in ("centers", "weights", "log_mixture", "penalty"):
+        torch.testing.assert_close(found.samples[name], expected.samples[name], rtol=1e-8, atol=1e-8)
+    shared = [each.samples["assignments"].shape[1] for each in (found, expected)]
+    first, second = (each.samples["assignments"][:, : min(shared)] for each in (found, expected))
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("case", ["small variance of DPM", "small variance of InfiniteSVM"])
+def test_small_variance_goes_on_among_other_ranks(two_ranks: Any, case: str, tmp_path: Path) -> None:
+    """One process, two ranks, and two that split the rows elsewhere, each from the file of another."""
+    one, two = tmp_path / "one.pt", tmp_path / "two.pt"
+    backend, model, source = FITS[case]
+    whole = backend.fit(model, source)
+    two_ranks(of_rank, case, 1, checkpoint=two)
+    require_close(backend.fit(model, source, resume=two), whole)
+    killed(1, backend.fit, model, source, checkpoint=one)
+    for file, split in ((one, 70), (two, 75)):
+        for found in two_ranks(of_rank, case, None, split, resume=file):
+            assert found.trace.values.shape == whole.trace.values.shape
+        first, second = two_ranks(of_rank, case, None, split, resume=file)
+        require_close(first, whole)
+        for name in ("centers", "weights"):
+            assert torch.equal(first.samples[name], second.samples[name])
 
 
 def saved(group: Any, rank: int, case: str, path: Path) -> Any:
