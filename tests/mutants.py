@@ -107,6 +107,11 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     ("models/distributions/polya_gamma.py", "models/test_distributions.py -k polya"): {
         "3 - 5 * r.square()": "3 + 5 * r.square()",
         "(4 if steep else 8 * _TAIL)": "(4 if steep else 7 * _TAIL)",
+        "torch.where(waiting, proposal, X), waiting": "proposal, waiting",
+        "torch.where(chosen, levy, X[left])": "levy",
+        "torch.where(chosen, inverse_gaussian(u[left].reciprocal(), generator), X[left])": (
+            "inverse_gaussian(u[left].reciprocal(), generator)"
+        ),
         "u, u, value=0.5)": "u, u, value=0.4)",
     },
     ("models/losses/hinge.py", "models/test_losses.py -k Hinge"): {

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ...models import host
 from ...models.likelihoods import LinearLikelihood
 from ...models.losses import PseudoObservation
 from ...models.priors.hyper import Hyper
@@ -107,7 +108,7 @@ def infer_features(
     N, log_odds = len(rows.X), rows.log_odds
     psi = (log_odds.sigmoid().expand(N, -1) if start is None else start).clone()
     moving = torch.arange(N if len(log_odds) else 0, device=rows.X.device)
-    for _ in range(num_sweeps):
+    for step in range(num_sweeps):
         if margin is None and not len(moving):
             break
         moved = sweep_features(rows.some(moving), psi[moving], hard=hard, margin=margin)
@@ -115,7 +116,7 @@ def infer_features(
         psi[moving] = moved
         if margin is None:
             moving = moving[change > tolerance]
-        elif not all_any(change > tolerance):
+        elif host.looks(psi, step) and not all_any(change > tolerance):
             break
     return psi
 

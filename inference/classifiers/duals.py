@@ -147,21 +147,23 @@ def _require_tensors(features: Any, targets: Any, loss: Any, **others: Any) -> N
     if not isinstance(loss, Loss):
         raise ValueError(f"loss is {shown(loss)}; expected an object such as Hinge().")
     given = {name: part for name, part in others.items() if part is not None}
-    for name, part in {"features": features, "targets": targets, **given}.items():
+    given = {"features": features, "targets": targets, **given}
+    for name, part in given.items():
         if not isinstance(part, Tensor) or not part.is_floating_point() or part.layout != torch.strided or part.is_meta:
             raise ValueError(f"{name} is {shown(part)}; expected a dense Tensor of real numbers.")
         like = features[:, :1].squeeze(1) if name == "row_weights" else features if name == "features" else targets
         if part.ndim != 2 - (name == "row_weights") or len(part) != len(features) or part.shape != like.shape:
             raise ValueError(f"{name} has shape {list(part.shape)}, where features have {list(features.shape)}.")
-        missing = name == "targets" and loss.takes_missing
-        if part.requires_grad or not _are_finite(part, missing):
+    finite = [_are_finite(part, name == "targets" and loss.takes_missing) for name, part in given.items()]
+    for (name, part), is_finite in zip(given.items(), torch.stack(finite).tolist(), strict=True):
+        if part.requires_grad or not is_finite:
             raise ValueError(f"{name} has a graph, or values that are not finite: pass finite numbers, detached.")
 
 
-def _are_finite(part: Tensor, missing: bool) -> bool:
-    """Whether all numbers are finite, or NaN where these may be `missing`."""
+def _are_finite(part: Tensor, missing: bool) -> Tensor:
+    """Whether all numbers are finite, or NaN where these may be `missing`, bool []."""
     chunks = (part[rows] for rows in row_chunks(part, part[:1].numel()))
-    return all(bool((chunk.isfinite() | (chunk.isnan() & missing)).all()) for chunk in chunks)
+    return torch.stack([(chunk.isfinite() | (chunk.isnan() & missing)).all() for chunk in chunks]).all()
 
 
 @dataclass(frozen=True)
@@ -276,20 +278,21 @@ joint_hinge.register(Masked, lambda loss: joint_hinge(loss.loss))
 def _accelerate(problem: _Problem, tilt: Tensor, tolerance: float, max_passes: int) -> Dual:
     """Proximal gradient steps with momentum that starts anew where it points uphill (O'Donoghue & Candes 2015)."""
     variance = problem.weight_scale**2 * _largest_eigenvalue(problem.features)
-    count, targets = problem.count, problem.targets
-    ahead, momentum, num_passes = tilt, 1.0, 0
+    count, targets, every = problem.count, problem.targets, _CHECK_EVERY if host.on_cpu(tilt) else 2 * _CHECK_EVERY
+    ahead, momentum, num_passes = tilt, torch.ones((), dtype=torch.float64, device=tilt.device), 0
     while True:
-        if num_passes % _CHECK_EVERY == 0 or num_passes == max_passes:
+        if num_passes % every == 0 or num_passes == max_passes:
             weights = problem.weights(tilt)
             _, gap = problem.gaps(problem.features @ weights, tilt)
             if gap <= tolerance or num_passes == max_passes:
                 return Dual(weights, tilt, gap, num_passes)
         scores = problem.features @ problem.weights(ahead) - variance * ahead
         moved = count * problem.loss.best_tilt(scores, variance * count, targets)
-        uphill = float(all_sum(((ahead - moved) * (moved - tilt)).sum())) > 0
-        following = 1.0 if uphill else (1 + (1 + 4 * momentum**2) ** 0.5) / 2
-        ahead = moved if uphill else moved + (momentum - 1) / following * (moved - tilt)
-        tilt, momentum, num_passes = moved, following, num_passes + 1
+        step = moved - tilt
+        uphill = all_sum(((ahead - moved) * step).sum()) > 0
+        following = (1 + (1 + 4 * momentum**2).sqrt()) / 2
+        ahead = moved + torch.where(uphill, 0.0, (momentum - 1) / following) * step
+        tilt, momentum, num_passes = moved, torch.where(uphill, 1.0, following), num_passes + 1
 
 
 def _largest_eigenvalue(features: Tensor) -> Tensor:

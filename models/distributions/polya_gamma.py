@@ -27,18 +27,37 @@ _CHUNK = 1 << 14  # elements whose working set stays in a core's cache
 def polya_gamma(tilt: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Draws of PG(1, z) in the shape of `tilt` z [...]; without a generator, from the global random stream."""
     u = (tilt.abs() / 2).reshape(-1)
+    return ((_by_turns if host.on_cpu(u) else _together)(u, generator) / 4).view(tilt.shape)
+
+
+def _by_turns(u: Tensor, generator: torch.Generator | None) -> Tensor:
+    """X [n]: only elements that still wait get another proposal."""
     X = torch.empty_like(u)
-    chunk = _CHUNK if host.on_cpu(u) else max(len(u), 1)
     for steep in (False, True):
         waiting = torch.nonzero((u >= 1 / _SPLIT) == steep).squeeze(1)
         while len(waiting):
             rejected = []
-            for index in waiting.split(chunk):
+            for index in waiting.split(_CHUNK):
                 proposal, accepted = _propose(u[index], steep, generator)
                 X[index] = proposal  # a rejected one is overwritten later
                 rejected.append(index[~accepted])
             waiting = torch.cat(rejected)
-    return (X / 4).view(tilt.shape)
+    return X
+
+
+def _together(u: Tensor, generator: torch.Generator | None) -> Tensor:
+    """X [n]: all elements get proposals in every round; in every fourth the host looks which elements still wait."""
+    X = torch.empty_like(u)
+    for steep in (False, True):
+        waiting, step = (u >= 1 / _SPLIT) == steep, 0
+        other = u.new_tensor(1 / _SPLIT if steep else 0.0)  # stands for the elements that are not asked for
+        while True:
+            proposal, accepted = _propose(torch.where(waiting, u, other), steep, generator)
+            X, waiting = torch.where(waiting, proposal, X), waiting & ~accepted
+            if host.looks(u, step) and not bool(waiting.any()):
+                break
+            step += 1
+    return X
 
 
 def _propose(u: Tensor, steep: bool, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
@@ -48,18 +67,20 @@ def _propose(u: Tensor, steep: bool, generator: torch.Generator | None) -> tuple
     odds = _left_odds(u, rate, steep)
     level = (1 - torch.rand(u.shape, **like)).mul_(1 + odds)  # uniform on (0, 1 + odds]: up to 1 for the right piece
     X = _SPLIT - level.log() / rate
-    left = torch.nonzero(level > 1).squeeze(1)
+    is_left = level > 1
+    left = torch.nonzero(is_left).squeeze(1) if host.on_cpu(u) else torch.arange(len(u), device=u.device)
+    chosen = is_left[left]  # on a CPU all of them
     test = torch.rand(u.shape, **like)
     if steep:
-        X[left] = inverse_gaussian(u[left].reciprocal(), generator)
-        test.add_((X > _SPLIT) & (level > 1))
+        X[left] = torch.where(chosen, inverse_gaussian(u[left].reciprocal(), generator), X[left])
+        test.add_((X > _SPLIT) & is_left)
     else:
         # the Levy law below t, thinned by exp(-u^2 X / 2); the rest of the level is uniform again
         quantile = torch.erfinv(1 - 2 * _TAIL * ((level[left] - 1) / odds[left]))
         levy = 0.5 / quantile.square_().clamp_(max=50.0)  # infinite where the argument rounds to 1
-        X[left] = levy
-        test[left] *= torch.exp(u[left].square_().mul_(levy).mul_(0.5))
-    return X, ~(test >= _series(X, level > 1))  # a NaN passes, so that the loop ends
+        X[left] = torch.where(chosen, levy, X[left])
+        test[left] *= torch.where(chosen, torch.exp(u[left].square_().mul_(levy).mul_(0.5)), 1.0)
+    return X, ~(test >= _series(X, is_left))  # a NaN passes, so that the loop ends
 
 
 def _left_odds(u: Tensor, rate: Tensor, steep: bool) -> Tensor:

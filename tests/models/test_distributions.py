@@ -14,6 +14,7 @@ from scipy.integrate import quad
 from scipy.special import log_ndtr, ndtr
 from scipy.stats import kstest, norm
 
+from regbayes.models import host
 from regbayes.models.distributions import (
     InverseGaussian,
     PolyaGamma,
@@ -95,6 +96,12 @@ def test_inverse_gaussian_of_the_smallest_single_precision_means_is_positive(gen
 # -- Polya-Gamma ---------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(params=["by turns", "together"])
+def form(request, monkeypatch) -> None:
+    """That of a CPU, and that of other devices."""
+    monkeypatch.setattr(host, "on_cpu", lambda like: request.param == "by turns")
+
+
 def grid_cdf(law: PolyaGamma) -> tuple[np.ndarray, np.ndarray]:
     """omega and its distribution function, by the trapezoid rule in log omega."""
     t = torch.linspace(math.log(1e-4), math.log(20.0), 200_001, dtype=torch.float64)
@@ -106,6 +113,7 @@ def grid_cdf(law: PolyaGamma) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("tilt", TILTS)
+@pytest.mark.usefixtures("form")
 def test_polya_gamma_has_the_density_of_log_prob(tilt, dtype, generator):
     omega = polya_gamma(tilts(tilt, generator, dtype), generator)
     assert omega.dtype == dtype
@@ -162,6 +170,7 @@ def test_polya_gamma_chooses_a_side_by_its_mass(u):
     assert odds.item() == pytest.approx(exact, rel=1e-8)
 
 
+@pytest.mark.usefixtures("form")
 def test_polya_gamma_of_mixed_tilts_keeps_each_in_its_place(generator):
     tilt = torch.tensor([0.0, 1e-3, 3.0, 3.2, 50.0, 1e30], device=generator.device).repeat(20_000, 1)
     omega = polya_gamma(tilt, generator)
@@ -170,6 +179,7 @@ def test_polya_gamma_of_mixed_tilts_keeps_each_in_its_place(generator):
     assert ((omega.double().mean(0) - law.mean).abs() <= error).all()
 
 
+@pytest.mark.usefixtures("form")
 def test_polya_gamma_passes_a_nan_on(generator):
     omega = polya_gamma(torch.tensor([0.0, math.nan, 2.0, math.inf], device=generator.device), generator)
     assert omega.isnan().tolist() == [False, True, False, True]
