@@ -29,6 +29,7 @@ from ...models.sequence import Sequences, StateSpace
 from ...models.sums import among
 from ..classifiers.natural import BothSides, OwnSide, natural_step, sides_of
 from ..classifiers.ridge import Ridge
+from ..compiled.trusted import require_shape
 from ..distributed.collectives import all_count, all_sum, all_sums
 from ..protocol import Model
 from ..running.chains import OfRows, PartOfSum
@@ -238,7 +239,14 @@ def update_classifiers(state: State, model: Mixture | StateSpace) -> State:
 
 
 def _with_classifiers(state: State, target: State, model: Mixture | StateSpace, rho: float) -> State:
-    """q(eta_k) a natural step of size rho towards what the points of a target say."""
+    """q(eta_k) a natural step of size rho towards what the points of a target say.
+
+    Raises
+    ------
+    ValueError    if the sums of a state from a changed file have other shapes than q(eta_k).
+    """
+    require_shape("gram", state.gram, tuple(state.precision_tril.shape))
+    require_shape("linear", state.linear, tuple(state.mean.shape))
     ridge = natural_step(state.classifiers, (target.gram, target.linear), model.weight_scale, rho)
     return replace(state, mean=ridge.mean, precision_tril=ridge.precision_tril)
 

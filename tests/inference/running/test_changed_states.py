@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from regbayes.inference import SVI, SmallVariance
 from regbayes.inference.running.files import read_file, write_file
+from regbayes.inference.running.sweeps import Sweeps
 from regbayes.models import (
     BNMC,
     DDPM,
@@ -73,6 +75,7 @@ def changes(value: Tensor) -> Iterator[Tensor]:
         ("MedLDA", "counts", "counts of shape .* for 24 rows"),
         ("small variance of DPM", "assignments", "assignments of shape .* for 24 rows"),
         ("InfiniteSVM", "responsibilities", "responsibilities of shape .* for 24 rows"),
+        ("InfiniteSVM", "gram", "gram has shape|no state of this fit"),
     ],
 )
 @pytest.mark.filterwarnings("ignore")
@@ -87,6 +90,32 @@ def test_what_compiled_code_would_trust_is_refused(case: str, name: str, message
     write_file(path, "checkpoint", content)
     with pytest.raises(ValueError, match=message):
         backend.fit(model, rows, y, resume=path)
+
+
+@pytest.mark.parametrize(("name", "shape"), [("gram", [0, 0, 0]), ("linear", [0, 0])])
+def test_sums_that_the_first_full_sweep_reads_are_refused(
+    name: str, shape: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After minibatches, which carry them along unread."""
+    path, advance, model = tmp_path / "chain.pt", Sweeps.advance, BNMC(joint="and", truncation=3)
+    backend = SVI(num_steps=2, batch_size=6, num_full_steps=2, progress=False)
+
+    def until_full(self: Sweeps, chain: Any, interrupts: Any) -> None:
+        if chain.step == 2:
+            raise InterruptedError
+        advance(self, chain, interrupts)
+
+    monkeypatch.setattr(Sweeps, "advance", until_full)
+    with pytest.raises(InterruptedError):
+        backend.fit(model, X, SETS, checkpoint=path, checkpoint_every=0.0)
+    monkeypatch.undo()
+    content = read_file(path, "checkpoint")
+    state = content["chains"][0]["state"]
+    state[name] = state[name][:-1]
+    write_file(path, "checkpoint", content)
+    found, expected = re.escape(str([2, *shape])), re.escape(str([3, *shape]))
+    with pytest.raises(ValueError, match=f"{name} has shape {found}; expected {expected}"):
+        backend.fit(model, X, SETS, resume=path)
 
 
 @pytest.mark.one_in(3)

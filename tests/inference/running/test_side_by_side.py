@@ -200,6 +200,8 @@ def test_a_killed_process_of_a_resumed_fit_with_a_checkpoint(tmp_path: Path) -> 
 
 
 def test_an_error_of_another_process_is_the_fits_own_and_none_is_left() -> None:
+    before = set(active_children())  # the ranks that serve other tests of the run
+
     def broken(step, chain):
         if chain == 0 and step == 2:
             raise ArithmeticError("no such number")
@@ -208,11 +210,11 @@ def test_an_error_of_another_process_is_the_fits_own_and_none_is_left() -> None:
     with pytest.raises(ArithmeticError, match="no such number") as raised:
         run(walking(broken), Walk(), DATA, KEPT)
     assert "in broken" in raised.value.__notes__[0]
-    assert not active_children()
+    assert set(active_children()) <= before
 
 
 def test_ctrl_c_keeps_what_chains_have_reported_and_they_go_on_bit_for_bit(tmp_path: Path) -> None:
-    file, steps = tmp_path / "chain.pt", (8, 6)
+    file, steps, before = tmp_path / "chain.pt", (8, 6), set(active_children())
 
     def slow(step, chain):
         """Each chain comes to a step of its own; then Ctrl-C comes."""
@@ -228,7 +230,7 @@ def test_ctrl_c_keeps_what_chains_have_reported_and_they_go_on_bit_for_bit(tmp_p
 
     with pytest.warns(FitInterrupted, match="after step 8, 6 of 20, chain 1, 2 of 2; returning what was drawn so far"):
         chains = run(walking(slow), Walk(), DATA, replace(KEPT, checkpoint=file))
-    assert not active_children()
+    assert set(active_children()) <= before
     assert [(chain.step, len(chain.values), len(chain.draws)) for chain in chains] == [(8, 8, 4), (6, 6, 2)]
     for num_jobs in (1, 2):
         require_same(run(walking(), Walk(), DATA, replace(KEPT, num_jobs=num_jobs, resume=file)))
