@@ -107,10 +107,11 @@ def draw_top_concentration(
     top_concentration: Tensor, chosen: Tensor, prior: tuple[float, float] | None, generator: torch.Generator
 ) -> Tensor:
     """gamma given the tables [K] that beta chose states for, beta integrated out (infinite model)."""
-    total = int(chosen.sum())
-    if prior is None or not total:
+    if prior is None:
         return top_concentration
-    num_states = int((chosen > 0).sum())
+    total, num_states = torch.stack([chosen.sum(), (chosen > 0).sum()]).tolist()
+    if not total:
+        return top_concentration
     return resample_concentration(top_concentration, num_states, total, prior, generator)
 
 

@@ -43,8 +43,9 @@ def scan(state: PartitionState, data: Data, model: Mixture, generator: torch.Gen
     log_weights = log_gamma_draw(log_sizes[counts.long()].exp(), generator)
     occupied = Components(log_weights, model.likelihood.draw(chi, generator), state.weights)
     log_slices = log_weights[state.assignments] + torch.log1p(-slices)
-    exponent, mass = torch.stack(model.prior.draw_rest(state.hyper, len(counts), generator)).tolist()
-    log_floor = max(-float(all_largest(-log_slices.amin())), _log_guard(exponent))
+    rest, highest = model.prior.draw_rest(state.hyper, len(counts), generator), all_largest(-log_slices.amin())
+    exponent, mass, above = torch.stack([each.double() for each in (*rest, highest)]).tolist()  # at once
+    log_floor = max(-above, _log_guard(exponent))
     log_jumps = draw_jumps(exponent, mass, log_floor, generator)
     chosen = draw_assignments(data, occupied, model, points, log_slices)
     reserved = state.reservoir

@@ -120,6 +120,7 @@ class Residual:
 
     @classmethod
     def of(cls, state: FeatureDescent, problem: FeatureProblem) -> Residual:
+        """That of a state."""
         data, mean = problem.data, state.features @ state.loadings
         observed: PseudoObservation = problem.model.likelihood.majorize(data.X, mean)
         slope, precision = observed.shift - observed.precision * mean, observed.precision
@@ -129,9 +130,11 @@ class Residual:
 
     @property
     def prior(self) -> Tensor:
+        """Precisions [D] of the loadings."""
         return self.problem.prior_precision.to(self.mean)
 
     def alone(self) -> Tensor:
+        """What a feature of its own would save a single copy of each row, [N]."""
         return self.problem.scale * (self.slope.square() / (self.precision + self.prior)).sum(1) / 2
 
     def founded(self, rows: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
