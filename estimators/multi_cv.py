@@ -19,7 +19,7 @@ from ..inference.posterior.multi_label import HeldOut
 from ..models import Model
 from .label_folds import deal_rows, taught
 from .multi import MultiLabelClassifier
-from .paths import Rows, at, varied
+from .paths import Rows, at, climbed, shares_mixture, varied
 from .search import Search
 
 
@@ -92,6 +92,13 @@ class MultiLabelClassifierCV(Search, MultiLabelClassifier):
         self.fit_and_calibrate((at(model, *best.steps[-1]), inference), rows, targets, [held_out])
         self.refit_time_ = time.perf_counter() - started
         return self
+
+    def fitted(self, parts: tuple[Any, Any], X: Any, targets: Any, *, held_out: bool = False) -> Any:
+        """As before; classifiers beside one mixture settle as those of the search did, which calibrate them."""
+        posterior = super().fitted(parts, X, targets, held_out=held_out)
+        if not shares_mixture(parts):
+            return posterior
+        return climbed(posterior, parts[1], posterior.model.data(X, targets.astype(X.dtype)))
 
     def deal(self, rows: Rows, number: int) -> NDArray[np.int64]:
         return deal_rows(rows.X, rows.y, number)

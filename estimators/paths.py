@@ -173,18 +173,21 @@ def shares_mixture(parts: tuple[Any, Any]) -> bool:
 
 
 def _of_one_mixture(parts: tuple[Any, Any], steps: list[Step], rows: SortedRows) -> Iterator[Any]:
-    """A fit at the first step, and the classifiers at the others, each from those of the step before."""
+    """One fit, and the classifiers of each step beside its mixture, from those of the step before."""
     (model, inference), weights = parts, None if rows.weights is None else torch.from_numpy(rows.weights)
     found = _fit(inference, at(model, *steps[0]), rows)
-    yield found
     data = found.model.data(rows.X, rows.y, weights)
+    for step in steps:
+        found = climbed(found.replace(model=at(found.model, *step)), inference, data)
+        yield found
+
+
+def climbed(found: Any, inference: Any, data: Any) -> Any:
+    """The posterior of a mixture whose classifiers climb on beside it, to at most `_SETTLED` nats a row and step."""
     q = Ridge(found.samples["classifiers"], found.samples["classifier_tril"])
     least = min(inference.tolerance or 0.0, _SETTLED) * data.total_weight
-    for step in steps[1:]:
-        setting = at(found.model, *step)
-        q, _ = climb(evidence(data, setting), q, least, inference.num_steps)
-        classifiers = {"classifiers": q.mean, "classifier_tril": q.precision_tril}
-        yield found.replace(model=setting, samples=found.samples | classifiers)
+    q, _ = climb(evidence(data, found.model), q, least, inference.num_steps)
+    return found.replace(samples=found.samples | {"classifiers": q.mean, "classifier_tril": q.precision_tril})
 
 
 def _fit(inference: Any, model: Any, rows: SortedRows) -> Any:

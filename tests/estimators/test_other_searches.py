@@ -55,6 +55,17 @@ def test_fits_that_share_a_mixture_are_those_of_each_scale(monkeypatch):
     assert_allclose(search.fit(X, Y).scores_, shared)
 
 
+def test_the_last_fit_is_settled_as_those_of_the_search_which_calibrate_it():
+    X, Y = make_multilabel_classification(60, n_features=80, n_classes=4, length=40, random_state=0)
+    search = MultiLabelClassifierCV(weight_scales=[3.0]).fit(X, Y)
+    plain = MultiLabelClassifier(search.posterior_.model, SVI(tolerance=0.03), cv=None).fit(X, Y)
+    rows = paths_of.Rows(X, Y.astype(float), np.ones(60)).sorted(plain.parts())
+    (expected,) = paths_of.path(plain.parts(), None, [(None, 3.0)], rows)
+    found, wanted = (each.samples["classifiers"] for each in (search.posterior_, expected))
+    assert_allclose(found, wanted, rtol=1e-6, atol=1e-8)
+    assert abs(plain.posterior_.samples["classifiers"] - wanted).max() > 1e-3
+
+
 def test_sparse_labels_are_searched_as_dense_ones():
     X, Y = label_sets()
     search = MultiLabelClassifierCV(weight_scales=[0.1, 1.0])
