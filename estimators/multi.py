@@ -82,7 +82,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
     Parameters
     ----------
     model : a model of many tasks or of label sets; None: `BNMC()`, whose classifiers see 150 principal directions
-        where there are more columns than rows (`PrincipalDirections(150, scaling=0.5)`, `weight_scale=3.0`)
+        (`PrincipalDirections(150, scaling=0.5)`, `weight_scale=3.0`) of more columns, or of more columns than rows
     inference : a backend of `regbayes.inference`, which owns the seed; None: `SVI(tolerance=0.03)`
     cv : number of folds by which the probabilities of a model of label sets are calibrated (`calibrated_by` of the
         posterior) and the threshold is chosen: as many fits to the other rows, some cv times the time of one. "auto": 5
@@ -123,7 +123,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
     def parts_for(self, X: Any) -> tuple[Any, Backend]:
         """The parts; by default with classifiers that so many rows [N, D] can tell."""
         model, inference = self.parts()
-        if self.model is None and X.shape[1] > X.shape[0]:
+        if self.model is None and X.shape[1] > min(X.shape[0], _MOST_DIRECTIONS):
             directions = PrincipalDirections(_MOST_DIRECTIONS, scaling=0.5)
             model = model.replace(feature_map=directions, weight_scale=_WIDE_SCALE)
         return model, inference
