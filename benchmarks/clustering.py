@@ -74,7 +74,7 @@ def table(methods: dict[str, Callable[[int], Labels]], truths: Callable[[int], L
     print(f"{'':14}{'NMI':>15}{'F1':>15}{'K':>8}{'CPU s':>8}")
     for name, values in rows.items():
         mean, spread = np.mean(values, 0), np.std(values, 0)
-        quality = "".join(f"{mean[i]:8.3f} ({spread[i]:.3f})"[:15].rjust(15) for i in (0, 1))
+        quality = "".join(f"{mean[i]:.3f} ({spread[i]:.3f})".rjust(15) for i in (0, 1))
         print(f"{name:14}{quality}{mean[2]:8.1f}{mean[3]:8.2f}", flush=True)
 
 
@@ -163,7 +163,8 @@ def newsgroups(runs: int) -> None:
     counts = np.asarray(data.X[:, frequent].todense(), dtype=np.float64)
     long = np.flatnonzero(counts.sum(1) >= 20)
     rows = [np.random.default_rng(run).permutation(long)[:1000] for run in range(runs)]
-    methods = clusterings(MultinomialDirichlet(0.5), 20, lambda run: counts[rows[run]], proportions=True)
+    seen = PrincipalDirections(proportions=True)
+    methods = clusterings(MultinomialDirichlet(0.5), 20, lambda run: counts[rows[run]], feature_map=seen)
     table(methods, lambda run: data.y[rows[run]], runs)
 
 

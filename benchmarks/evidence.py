@@ -3,7 +3,7 @@
     make evidence [PART="chain samplers"]           in an environment with the peers, made in build/
     python benchmarks/evidence.py [PART ...]        in this environment
 
-Without a PART it lists them; `all` runs them all, which takes days. A part runs its commands one after another, one
+Without a PART it lists them; `all` runs them all: many hours. A part runs its commands one after another, one
 thread each, and puts what each prints into docs/evidence/PART.md as soon as it ends, with date, versions and machine.
 Where one fails, what the page has of it stays. `PART:2` is the second command of a part alone.
 """
