@@ -240,7 +240,7 @@ def fitted(estimator: Any, *arguments: Any, **options: Any) -> tuple[Any, float]
 
 def show(name: str, found: dict[str, tuple[float, float]]) -> None:
     cells = "   ".join(f"{label} {100 * score:5.1f} {spent:6.2f} s" for label, (score, spent) in found.items())
-    print(f"{name:28}{cells}", flush=True)
+    print(f"{name:34}{cells}", flush=True)
 
 
 if __name__ == "__main__":
