@@ -94,7 +94,8 @@ class MultiLabelClassifierCV(Search, MultiLabelClassifier):
         return self
 
     def fitted(self, parts: tuple[Any, Any], X: Any, targets: Any, *, held_out: bool = False) -> Any:
-        """As before; classifiers beside one mixture settle as those of the search did, which calibrate them."""
+        """The fit of `MultiLabelClassifier`; classifiers beside one mixture go on to where those of the search ended,
+        by which they are calibrated."""
         posterior = super().fitted(parts, X, targets, held_out=held_out)
         if not shares_mixture(parts):
             return posterior

@@ -92,7 +92,9 @@ def _deviations(X: Rows, weights: Tensor | None) -> Tensor:
     if not isinstance(X, SparseRows):
         return or_one(column_variances(X, weights)).sqrt()
     mean, square = (total / number for total, number in (column_sums(power, weights) for power in (X, X.square())))
-    return or_one((square - mean.square()).clamp(min=0)).sqrt()
+    variances = square - mean.square()
+    rounding = 8 * torch.finfo(X.dtype).eps * square  # what a constant column may leave of the difference
+    return or_one(torch.where(variances > rounding, variances, 0.0)).sqrt()
 
 
 def _leading(centred: Tensor, most: int, weights: Tensor | None) -> Tensor:

@@ -84,7 +84,11 @@ CASES = {
     "InfiniteSVM, Nystroem": (InfiniteSVM(feature_map=Nystroem(num_features=40), truncation=4), X, Y),
     "InfiniteSVM, ordinal": (InfiniteSVM(target=Ordinal(), truncation=6), X, Y),
     "DDPM": (DDPM(truncation=6), X, None),
-    "DDPM of two directions": (DDPM(feature_map=PrincipalDirections(2), loss=Logistic(), truncation=6), X, None),
+    "DDPM of two directions": (
+        DDPM(feature_map=PrincipalDirections(2, scaling=0.5), loss=Logistic(), truncation=6),
+        X,
+        None,
+    ),
     "LDA": (LDA(num_topics=4), WORDS, None),
     "MedLDA": (MedLDA(num_topics=4), WORDS, Y),
     "features": (InfiniteLatentSVM(truncation=5), X, Y),
