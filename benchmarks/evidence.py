@@ -39,7 +39,7 @@ PARTS = {
         "Settings I and II of Wang & Zhu",
         (
             "settings.py --settings I --folds 5",
-            "settings.py --settings I --folds 5 --loss logistic",
+            "settings.py --settings I --folds 2 --loss logistic",
             "settings.py --settings II --folds 2",
             "defaults.py cubes",
         ),

@@ -47,6 +47,11 @@ class RowData(Spread):
             return self.span[1]
         return float(all_sum(self.weights.sum(dtype=torch.float64)))
 
+    def counting(self, total: float) -> Self:
+        """The same, whose rows are known to count so many times on all ranks, without asking these."""
+        self.__dict__["total_weight"] = total
+        return self
+
     def rows(self, index: Tensor | slice) -> Self:
         """The data of some rows, from their indices [M]."""
         tables = (getattr(self, field.name) for field in fields(cast(Any, self)))

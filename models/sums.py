@@ -77,10 +77,15 @@ def told() -> None:
         all_sums()
 
 
-def largest_later(values: Tensor) -> Callable[[], Tensor]:
-    """The largest [] of the numbers [n] of all ranks, which the next sum brings along; -inf of none."""
-    found = Later(_apart(values.amax() if values.numel() else values.new_full((), -torch.inf)))
-    return lambda: found().max()
+def largest_later(tensor: Tensor) -> Callable[[], Tensor]:
+    """What `all_largest` gives of a tensor [...], which the next sum brings along."""
+    found = Later(_apart(tensor))
+    return lambda: found().amax(0)
+
+
+def largest_of(values: Tensor) -> Tensor:
+    """The largest [] of the numbers [n] that are here; -inf of none."""
+    return values.amax() if values.numel() else values.new_full((), -torch.inf)
 
 
 def all_count(number: int) -> int:
@@ -145,10 +150,10 @@ def each_rank(value: Tensor) -> tuple[Tensor, int]:
 
 
 def _apart(value: Tensor) -> Tensor:
-    """A number [] in the place of this rank, [R], and zero for all others."""
+    """A tensor [...] in the place of this rank, [R, ...], and zeros for all others."""
     if (those := ranks()) is None:
         return value.unsqueeze(0)
-    found = value.new_zeros(those.size)
+    found = value.new_zeros(those.size, *value.shape)
     found[those.number] = value
     return found
 

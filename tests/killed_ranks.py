@@ -43,13 +43,13 @@ def main(folder: Path, num_kills: int) -> None:
     falls = num_kills > START and dist.get_rank() == victim
     timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL))
 
-    def slowly(self: Sweeps, chain: Any, interrupts: Any) -> None:
+    def slowly(self: Sweeps, chain: Any, *others: Any) -> None:
         if falls and timer.ident is None:
             timer.start()
         with (folder / "steps.txt").open("a") as file:
             file.write(f"{START} {chain.step}\n")
         time.sleep(0.01)
-        advance(self, chain, interrupts)
+        advance(self, chain, *others)
 
     Sweeps.advance = slowly
     if falls and early:

@@ -21,7 +21,6 @@ from ...models import host
 from ...models.likelihoods import LinearLikelihood
 from ...models.losses import PseudoObservation
 from ...models.priors.hyper import Hyper
-from ..distributed.collectives import all_any
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ def infer_features(
     num_sweeps: int = 30,
     hard: bool = False,
     tolerance: float = 1e-4,
-    margin: Margin | None = None,
+    margin: Callable[[Tensor], Margin] | None = None,
     start: Tensor | None = None,
 ) -> Tensor:
     """Probabilities [N, K] of the features of new rows, a local optimum; bits if `hard`.
@@ -102,22 +101,21 @@ def infer_features(
     Parameters
     ----------
     num_sweeps, tolerance : a row is left as it is once none of its probabilities moves by more, whatever the others do
-    margin : what is known of them from labels, of all rows; None: nothing
+    margin : what is known from labels of some rows, from their indices [M]; None: nothing
     start : probabilities [N, K] to start from; None: those of the prior
     """
     N, log_odds = len(rows.X), rows.log_odds
     psi = (log_odds.sigmoid().expand(N, -1) if start is None else start).clone()
     moving = torch.arange(N if len(log_odds) else 0, device=rows.X.device)
     for step in range(num_sweeps):
-        if margin is None and not len(moving):
+        if not len(moving):
             break
-        moved = sweep_features(rows.some(moving), psi[moving], hard=hard, margin=margin)
+        known = None if margin is None else margin(moving)
+        moved = sweep_features(rows.some(moving), psi[moving], hard=hard, margin=known)
         change = (moved - psi[moving]).abs().amax(1)
         psi[moving] = moved
-        if margin is None:
+        if host.looks(psi, step):
             moving = moving[change > tolerance]
-        elif host.looks(psi, step) and not all_any(change > tolerance):
-            break
     return psi
 
 

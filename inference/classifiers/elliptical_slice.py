@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...models import host
 from ...models.distributions.sampling import normals, uniforms
+from ...models.sums import ranks
 
 LogLikelihood = Callable[[Tensor, Tensor], Tensor]
 
@@ -24,7 +27,8 @@ def elliptical_slice(
 
     Parameters
     ----------
-    log_likelihood : of some of the vectors: (values [M, ...], which they are [M]) -> [M] float64
+    log_likelihood : of some of the vectors, R values of each: (values [R, M, ...], which they are [M]) -> [R, M]
+        float64
     """
     for _ in range(num_steps if values.numel() else 0):
         values = _step(values, scale, log_likelihood, generator)
@@ -34,31 +38,48 @@ def elliptical_slice(
 def _step(values: Tensor, scale: float, log_likelihood: LogLikelihood, generator: torch.Generator) -> Tensor:
     """A proposal on an ellipse through each value and a draw of the prior; its angle shrinks until it is accepted.
 
-    Those that are accepted are left out at once, or on a GPU in every fourth round: the host waits to know them.
+    Angles do not depend on the likelihood but for their end. So where it costs a wait, for a GPU or for other ranks,
+    some of them are tried at once, and the first that is accepted is taken.
     """
+    tries = 1 if host.on_cpu(values) and ranks() is None else _TRIES
     waiting = torch.arange(len(values), device=values.device)
     other = scale * normals(tuple(values.shape), generator, values)
     height, turn = uniforms((2, len(values)), generator)
-    level = log_likelihood(values, waiting) + torch.log1p(-height)
-    angle = 2 * math.pi * turn
-    low, high, moved = angle - 2 * math.pi, angle.clone(), values.clone()
-    is_open = torch.ones_like(waiting, dtype=torch.bool)
-    for step in range(MOST_SHRINKS):
-        at = angle[waiting].to(values).view(-1, *[1] * (values.ndim - 1))
-        proposal = values[waiting] * at.cos() + other[waiting] * at.sin()
-        accepted = is_open & (log_likelihood(proposal, waiting) >= level[waiting])
-        moved[waiting] = torch.where(accepted.view(at.shape), proposal, moved[waiting])
-        is_open = is_open & ~accepted
-        if host.looks(values, step):
-            left = torch.nonzero(is_open).squeeze(1)
-            if not len(left):
-                break
-            waiting, is_open = waiting[left], is_open[left]
-        below = angle[waiting] < 0
-        low[waiting] = torch.where(below, angle[waiting], low[waiting])
-        high[waiting] = torch.where(below, high[waiting], angle[waiting])
-        angle[waiting] = low[waiting] + (high[waiting] - low[waiting]) * uniforms((len(waiting),), generator)
+    log_height, moved, angle = torch.log1p(-height), values.clone(), 2 * math.pi * turn
+    arc, level = _Arc(angle - 2 * math.pi, angle, angle), None
+    for _ in range(MOST_SHRINKS // tries):
+        arcs = list(accumulate(range(tries - 1), lambda last, _: last.shrunk(generator), initial=arc))
+        at = torch.stack([each.angle for each in arcs]).to(values).view(tries, -1, *[1] * (values.ndim - 1))
+        proposals = values[waiting] * at.cos() + other[waiting] * at.sin()  # [R, M, ...]
+        if level is None:
+            found = log_likelihood(torch.cat([values.unsqueeze(0), proposals]), waiting)
+            level, found = found[0] + log_height, found[1:]
+        else:
+            found = log_likelihood(proposals, waiting)
+        accepted = found >= level[waiting]
+        taken = proposals[accepted.long().argmax(0), torch.arange(len(waiting), device=values.device)]
+        is_open = ~accepted.any(0)
+        moved[waiting] = torch.where(is_open.view(at.shape[1:]), moved[waiting], taken)
+        left = torch.nonzero(is_open).squeeze(1)
+        if not len(left):
+            break
+        waiting, arc = waiting[left], _Arc(*(part[left] for part in arcs[-1])).shrunk(generator)
     return moved
 
 
+class _Arc(NamedTuple):
+    """Where angles [M] are drawn from, and those that were."""
+
+    low: Tensor
+    high: Tensor
+    angle: Tensor
+
+    def shrunk(self, generator: torch.Generator) -> _Arc:
+        """After none of them was accepted."""
+        below = self.angle < 0
+        low, high = torch.where(below, self.angle, self.low), torch.where(below, self.high, self.angle)
+        return _Arc(low, high, low + (high - low) * uniforms((len(low),), generator))
+
+
 MOST_SHRINKS = 100  # the bracket then has no width left
+_TRIES = 4

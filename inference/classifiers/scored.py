@@ -145,16 +145,20 @@ class Scored:
         return log_prior(torch.zeros_like(weights), self.weight_scale).sum() - (told + self._ridge(weights)).sum()
 
     def log_likelihood(self, weights: Tensor, which: Tensor) -> Tensor:
-        """Sums [M] float64 of log phi over the rows of some sets of classifiers [M], were they weights [M, P, C]."""
+        """Sums [..., M] float64 of log phi over the rows of some sets of classifiers [M], were they weights
+        [..., M, P, C]."""
+        many = weights.flatten(0, -4) if weights.ndim > 3 else weights.unsqueeze(0)
         if self.owner is None:
-            log_factor = self.loss.log_factor(linear.scores(self.features, weights), self.targets.unsqueeze(1))
-            return all_sum(log_factor.double().sum((0, 2)))
+            found = linear.scores(self.features, many.flatten(0, 1))
+            log_factor = self.loss.log_factor(found, self.targets.unsqueeze(1))
+            return all_sum(log_factor.double().sum((0, 2))).view(weights.shape[:-2])
         place = self.owner.new_full((self.num_owners,), -1)
         place[which] = torch.arange(len(which), device=place.device)
         rows = torch.nonzero(place[self.owner] >= 0).squeeze(1)
-        own = place[self.owner[rows]]
-        log_factor = self.loss.log_factor(linear.own_scores(self.features[rows], weights, own), self.targets[rows])
-        return all_sum(group_sums(log_factor.double().sum(1, keepdim=True), own, len(which))).squeeze(1)
+        own, features, targets = place[self.owner[rows]], self.features[rows], self.targets[rows]
+        each_scores = (linear.own_scores(features, each, own) for each in many)
+        log_factors = torch.stack([self.loss.log_factor(f, targets).double().sum(1) for f in each_scores], 1)
+        return all_sum(group_sums(log_factors, own, len(which))).T.reshape(weights.shape[:-2])
 
     def _sums(self, values: Tensor) -> Tensor:
         """Sums [K, C] float64 over the rows of each owner, of values [N, C]; the host waits for no device."""
@@ -231,6 +235,7 @@ class RepellingHyperplanes:
     loss: Loss
     weight_scale: float  # nu
     owners: Tensor  # [N] int64
+    num_rows: int | None = None  # N of all ranks; None: they are counted when they are needed
 
     num_scores: ClassVar[int] = 1
     num_rough: ClassVar[int] = 2  # as in `Scored`
@@ -270,9 +275,9 @@ class RepellingHyperplanes:
         """
         if not weights.numel():
             return weights
+        counts = Later(torch.bincount(self.owners.clamp(min=-1) + 1, minlength=len(weights) + 1)[1:])
         weights = self._drawn(weights, generator)
-        counts = torch.bincount(self.owners.clamp(min=-1) + 1, minlength=len(weights) + 1)[1:]
-        empty = torch.nonzero(all_sum(counts) == 0).squeeze(1)
+        empty = torch.nonzero(counts() == 0).squeeze(1)
         if len(empty):
             nobody = RepellingHyperplanes(self.features, self.loss, self.weight_scale, torch.full_like(self.owners, -1))
             weights[empty] = nobody.slide(weights[empty], generator)
@@ -282,7 +287,8 @@ class RepellingHyperplanes:
         """A block of hyperplanes after the other: given the rows they are independent."""
         if not self.loss.is_augmented:
             return self.slide(weights, generator, num_steps=_NUM_STEPS)
-        step = max(1, _PAIRS // all_count(len(self.features)))
+        number = all_count(len(self.features)) if self.num_rows is None else self.num_rows
+        step = max(1, _PAIRS // max(1, number))
         labels = torch.arange(len(weights), device=weights.device).split(step)
         return torch.cat([self._of(own, weights[own], generator) for own in labels])
 
@@ -348,13 +354,14 @@ class RepellingHyperplanes:
         return told if relative else told.sum() + log_prior(weights, self.weight_scale).sum()
 
     def log_likelihood(self, weights: Tensor, which: Tensor) -> Tensor:
-        """Sums [M] float64 of log phi over all rows, were the hyperplanes `which` [M] weights [M, P, 1]."""
-        total = weights.new_zeros(len(weights), dtype=torch.float64)
-        for rows in row_chunks(self.features, len(weights)):
-            found = (self.features[rows] @ weights.squeeze(-1).T).double()
-            signs = sides(self.owners[rows], which, found)
-            total += self.loss.log_factor(found.unsqueeze(-1), signs.unsqueeze(-1)).sum((0, 2))
-        return all_sum(total)
+        """Sums [..., M] float64 of log phi over all rows, were the hyperplanes `which` [M] weights [..., M, P, 1]."""
+        flat = weights.squeeze(-1).flatten(0, -2)
+        total = flat.new_zeros(len(flat), dtype=torch.float64).view(-1, len(which))
+        for rows in row_chunks(self.features, len(flat)):
+            found = (self.features[rows] @ flat.T).double().view(-1, *total.shape)
+            signs = sides(self.owners[rows], which, found).unsqueeze(1)
+            total += self.loss.log_factor(found.unsqueeze(-1), signs.unsqueeze(-1)).sum((0, 3))
+        return all_sum(total).view(weights.shape[:-2])
 
 
 @singledispatch
@@ -370,7 +377,7 @@ def classifiers_of(
 @classifiers_of.register
 def hyperplanes_of(model: Hyperplanes, points: Data, labels: Tensor, num_components: int) -> RepellingHyperplanes:
     """The same where each hyperplane scores all points, whatever their labels [N]."""
-    return RepellingHyperplanes(points.features, model.loss, model.weight_scale, labels)
+    return RepellingHyperplanes(points.features, model.loss, model.weight_scale, labels, points.span[1])
 
 
 def log_prior(weights: Tensor, weight_scale: float) -> Tensor:

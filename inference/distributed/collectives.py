@@ -26,6 +26,7 @@ from ...models.sums import all_sum as all_sum
 from ...models.sums import all_sums as all_sums
 from ...models.sums import each_rank as each_rank
 from ...models.sums import largest_later as largest_later
+from ...models.sums import largest_of as largest_of
 from ...models.sums import ranks
 from ...models.sums import span as span
 
@@ -44,7 +45,13 @@ def own_stream(generator: torch.Generator) -> torch.Generator:
 def agreed(*flags: bool) -> list[bool]:
     """Whether any rank has set each flag. Clocks and users tell ranks different things; after this call all go on
     alike."""
-    return list(flags) if ranks() is None else all_sum(torch.tensor(flags).long()).bool().tolist()
+    return agreed_later(*flags)()
+
+
+def agreed_later(*flags: bool) -> Callable[[], list[bool]]:
+    """The same, known with the next sum over all ranks."""
+    found = Later(torch.tensor(flags).long())
+    return lambda: found().bool().tolist()
 
 
 def on_all(work: Callable[[], T], act: str = "begin") -> T:

@@ -78,12 +78,12 @@ class Allocation(ABC, Generic[S, D, M]):
         [...] is that of all ranks; None: it is counted here."""
 
     @abstractmethod
-    def draw_prior(self, state: S, generator: torch.Generator) -> S:
-        """What the prior keeps, given the labels."""
+    def draw_prior(self, state: S, generator: torch.Generator, tally: Tensor | None = None) -> S:
+        """What the prior keeps, given the labels, whose tally [...] is as in `log_density`."""
 
     @abstractmethod
-    def relabel(self, state: S, generator: torch.Generator) -> S:
-        """Swaps of labels, where they have sticks of their own."""
+    def relabel(self, state: S, generator: torch.Generator, tally: Tensor | None = None) -> S:
+        """Swaps of labels, where they have sticks of their own; their tally [...] is as in `log_density`."""
 
     @abstractmethod
     def kept(self, state: S, tally: Tensor, chi: Tensor, log_joint: Tensor) -> PartitionDraw | SequenceDraw:

@@ -37,7 +37,7 @@ from ...models.priors.laws import Law
 from ...models.sequence import Sequences, StateSpace
 from ...models.sums import among
 from ..classifiers.scored import classifiers_of
-from ..distributed.collectives import all_count, all_sums, own_stream
+from ..distributed.collectives import Later, all_count, all_sums, own_stream
 from ..posterior.draws import drawn
 from ..running.engine import Draw, Kernel
 from ..seeding import nearest
@@ -76,12 +76,13 @@ def sweep(
         for _ in range(number if z.proposes(model) else 0):
             state = split_merge(state, z, model, generator)
         state = z.scans[scan](state, data, model, generator)
+    tally = Later(z.tally(state))
     state = replace(state, weights=draw_weights(state, data, model, generator))
     if state.reservoir is not None:
         features, grows = data.points.features, step < num_warmup
         reservoir = renew_reservoir(state.reservoir, features, model, generator, births=births, step=step, grows=grows)
         state = replace(state, reservoir=reservoir)
-    return z.relabel(z.draw_prior(state, generator), generator)
+    return z.relabel(z.draw_prior(state, generator, tally()), generator, tally())
 
 
 def draw_weights(

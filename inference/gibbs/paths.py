@@ -75,13 +75,16 @@ class Paths(Allocation[SequenceState, Sequences, StateSpace]):
         """log p(z | alpha, beta) [], rows integrated out."""
         return self.law.prior.log_paths(count_moves(at, self.data), at.base, at.hyper)
 
-    def draw_prior(self, state: SequenceState, generator: torch.Generator) -> SequenceState:
-        """Concentrations and beta given the states (docs/derivations/sequences, "Base weights and concentrations")."""
-        counts = count_moves(state, self.data)
-        hyper, base = self.law.draw_base(state.hyper, state.base, counts, generator)
+    def draw_prior(
+        self, state: SequenceState, generator: torch.Generator, tally: Tensor | None = None
+    ) -> SequenceState:
+        """Concentrations and beta given the states, whose tally is their moves [K + 1, K] (docs/derivations/sequences,
+        "Base weights and concentrations")."""
+        moves = count_moves(state, self.data) if tally is None else tally
+        hyper, base = self.law.draw_base(state.hyper, state.base, moves, generator)
         return replace(state, hyper=hyper, base=base)
 
-    def relabel(self, state: SequenceState, generator: torch.Generator) -> SequenceState:
+    def relabel(self, state: SequenceState, generator: torch.Generator, tally: Tensor | None = None) -> SequenceState:
         return state if self.law.alike else relabel(state, generator)
 
     def kept(self, state: SequenceState, tally: Tensor, chi: Tensor, log_joint: Tensor) -> SequenceDraw:

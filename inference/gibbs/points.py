@@ -57,13 +57,19 @@ class Points(Allocation[PartitionState, Data, Mixture]):
         counts = all_sum(self.tally(at)) if tally is None else tally
         return self.law.log_prior(counts.double(), at.hyper) + self.law.prior.log_density(at.hyper)
 
-    def draw_prior(self, state: PartitionState, generator: torch.Generator) -> PartitionState:
+    def draw_prior(
+        self, state: PartitionState, generator: torch.Generator, tally: Tensor | None = None
+    ) -> PartitionState:
         if not self.law.alike:  # its scan drew the hyperparameters
             return state
-        return replace(state, hyper=self.law.prior.draw(state.hyper, count_members(state), generator))
+        counts = count_members(state) if tally is None else tally.double()
+        return replace(state, hyper=self.law.prior.draw(state.hyper, counts, generator))
 
-    def relabel(self, state: PartitionState, generator: torch.Generator) -> PartitionState:
-        return state if self.law.alike else blocked.relabel(state, self.law.prior, generator)
+    def relabel(self, state: PartitionState, generator: torch.Generator, tally: Tensor | None = None) -> PartitionState:
+        if self.law.alike:
+            return state
+        counts = count_members(state) if tally is None else tally.double()
+        return blocked.relabel(state, counts, self.law.prior, generator)
 
     def kept(self, state: PartitionState, tally: Tensor, chi: Tensor, log_joint: Tensor) -> PartitionDraw:
         """The mixture weights [K + 1] are their expectations given the labels."""

@@ -21,7 +21,7 @@ from tqdm import tqdm
 from ...models.config import to_plain
 from ...models.domains import shown
 from ...models.sums import ranks
-from ..distributed.collectives import agreed, on_all
+from ..distributed.collectives import agreed, agreed_later, on_all
 from ..posterior.draws import AnyDraw, axes_of, names_of, tables_of
 from ..posterior.shapes import require_samples
 from ..protocol import Model
@@ -92,6 +92,7 @@ class _Fit:
         alone = ranks() is None
         self.may_share = alone and self.schedule.num_chains > 1 and self.schedule.num_jobs != 1
         self.started, self.num_swept = time.monotonic(), 0
+        self.asked = self._flags
 
     def open_files(self) -> None:
         """Read the chains to go on from, and check that a checkpoint can be written, before any work is done."""
@@ -188,7 +189,7 @@ class _Fit:
 
     def _advance(self, index: int, chain: Chain) -> None:
         try:
-            self.sweeps.advance(chain, self.interrupts)
+            self.sweeps.advance(chain, self.interrupts, self._look)
         except (ArithmeticError, ValueError):
             raise
         except Exception as error:
@@ -207,11 +208,19 @@ class _Fit:
         for place in range(num_draws, len(draws)):
             draws[place] = self.rows.keep(draws[place], first + place)
 
+    def _look(self) -> None:
+        """Ask all ranks whether to stop and whether to write; the value of the sweep brings the answers."""
+        if ranks() is not None:
+            self.asked = agreed_later(*self._flags())
+
+    def _flags(self) -> list[bool]:
+        return [self.interrupts.noted, self.checkpoint is not None and self.checkpoint.is_due]
+
     def _tell(self, chain: Chain, num_steps: int) -> None:
         self.bar.update(num_steps)
         if chain.values:
             self.bar.set_postfix_str(f"{self.schedule.value_name} {chain.values[-1]:.6g}", refresh=False)
-        stops, is_due = agreed(self.interrupts.noted, self.checkpoint is not None and self.checkpoint.is_due)
+        stops, is_due = self.asked()
         if is_due:
             self.write()
         if stops:

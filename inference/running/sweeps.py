@@ -111,8 +111,9 @@ class Sweeps:
         """Whether there is a sweep left to do."""
         return chain.step < self.schedule.num_steps and not chain.finished
 
-    def advance(self, chain: Chain, interrupts: Interrupts) -> None:
-        """One sweep of a chain with all that is kept of it; on Ctrl-C the chain is as before it.
+    def advance(self, chain: Chain, interrupts: Interrupts, look: Callable[[], None] = lambda: None) -> None:
+        """One sweep of a chain with all that is kept of it; on Ctrl-C the chain is as before it. `look` is called
+        before the value is computed.
 
         Raises
         ------
@@ -123,6 +124,7 @@ class Sweeps:
         try:
             with interrupts.droppable():
                 state = kernel.sweep(chain.state, self.prepared, self.model, chain.generator, chain.step)
+                look()
                 drawn = [self.drawn(state)] if schedule.keep(chain.step) else []
                 known = drawn[0].get(kernel.value_in) if drawn else None
                 value = self.value(state) if known is None else float(known)

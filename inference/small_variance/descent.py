@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..distributed.collectives import Later, all_count, largest_later, own_draws
+from ..distributed.collectives import Later, all_count, largest_later, largest_of, own_draws
 from ..distributed.picked import draw_rows
 from .assignment import all_costs, component_sums, nearest_components, sums_later
 from .births import open_components
@@ -85,7 +85,7 @@ def sweep(
     """One pass over the points. A settled state is also searched for splits and merges before it is final."""
     before = state
     assignments, cost = nearest_components(problem, state.centers, state.weights)
-    most = largest_later(cost - problem.founding)
+    most = largest_later(largest_of(cost - problem.founding))
     state = replace(state, assignments=assignments).occupied()
     if state.grows or state.settled or most() > problem.next_price(state.penalty, state.num_components):
         state = open_components(state, cost, problem, generator, single=single, most_components=most_components)

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..domains import AnyNumbers, Count, NonNegative, Number
 from ..likelihoods.base import column_sums, column_variances, hyperparameter, or_one
 from ..sparse import SparseRows
-from ..sums import all_count, all_sum, largest_later, ranks
+from ..sums import all_count, all_sum, largest_later, largest_of, ranks
 from .base import FeatureMap, Rows, require_matrix
 
 
@@ -83,7 +83,7 @@ def _directions(X: Rows, most: int, weights: Tensor | None) -> tuple[Tensor, Ten
     # the sign of an axis is arbitrary; fixed, so that a fit can be repeated
     sign = axes.gather(0, axes.abs().argmax(0, keepdim=True)).sign()
     size = (all_sum(_counted(projected.square(), weights).sum()) / total).sqrt()
-    tiny = torch.finfo(X.dtype).eps * largest_later(entries.abs())()
+    tiny = torch.finfo(X.dtype).eps * largest_later(largest_of(entries.abs().flatten()))()
     return loc, axes * sign / (size if size > tiny else torch.ones_like(size))
 
 

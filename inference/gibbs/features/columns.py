@@ -57,13 +57,14 @@ def scan_blocked(state: FeatureState, given: Given, generator: torch.Generator) 
     return visit_columns(state, given, log_odds, lambda k, own: own > levels[k])
 
 
-def swap_columns(state: FeatureState, generator: torch.Generator) -> FeatureState:
-    """Exchange features between neighbouring probabilities, which stay where they are: K rounds of proposals.
+def swap_columns(state: FeatureState, num_rows: Tensor, generator: torch.Generator) -> tuple[FeatureState, Tensor]:
+    """Exchange features between neighbouring probabilities, which stay where they are: K rounds of proposals. Takes and
+    gives the numbers of rows [K] that have the features.
 
     A swap of features with m and m' rows, of probabilities pi and pi', is accepted with the probability
     min(1, (odds' / odds)^(m - m')).
     """
-    log_odds, counts = cast(Tensor, state.probabilities).logit().tolist(), count_rows(state).tolist()
+    log_odds, counts = cast(Tensor, state.probabilities).logit().tolist(), num_rows.tolist()
     order = list(range(len(counts)))
     levels = torch.log1p(-uniforms((len(order), len(order)), generator)).tolist()
     for step, level in enumerate(levels):
@@ -71,7 +72,8 @@ def swap_columns(state: FeatureState, generator: torch.Generator) -> FeatureStat
             one, other = order[k], order[k + 1]
             if level[k] < (log_odds[k + 1] - log_odds[k]) * (counts[one] - counts[other]):
                 order[k], order[k + 1] = other, one
-    return keep_columns(state, torch.tensor(order, device=state.features.device))
+    kept = torch.tensor(order, device=state.features.device)
+    return keep_columns(state, kept), num_rows[kept]
 
 
 # -- the infinite model ------------------------------------------------------------------------------------------------

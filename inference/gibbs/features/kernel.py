@@ -29,6 +29,7 @@ from ....models.host import require_room
 from ....models.ilsvm import InfiniteLatentSVM
 from ....models.latent_features import FeatureData
 from ....models.sums import ranks
+from ...distributed.collectives import Later
 from ...running.engine import Kernel
 from ..backend import Gibbs
 from .collapsed import is_compiled, scan_rows
@@ -36,7 +37,7 @@ from .columns import scan_blocked, scan_slice, swap_columns
 from .parameters import draw_columns, draw_entries, observe_entries
 from .rows import visit_rows
 from .start import by_size, in_use, start_bits
-from .state import FeatureState, Given, count_rows, draw, inside, log_joint, num_rows
+from .state import FeatureState, Given, count_rows, draw, inside, log_joint, num_rows, own_counts
 
 Scan = Callable[[FeatureState, Given, torch.Generator], FeatureState]
 
@@ -103,9 +104,9 @@ def init(
         state = in_use(state)
     else:
         state = by_size(state)
-        pi = model.prior.start_probabilities(state.hyper, model.truncation)
+        pi, counts = model.prior.start_probabilities(state.hyper, model.truncation), count_rows(state)
         for _ in range(_NUM_SETTLING):
-            pi = _draw_probabilities(replace(state, probabilities=pi), data, model, generator)
+            pi = _draw_probabilities(replace(state, probabilities=pi), counts, data, model, generator)
         state = replace(state, probabilities=pi)
     return draw_parameters(state, observe_entries(state, data, model, generator), generator)
 
@@ -128,20 +129,21 @@ def sweep(
 
 def draw_parameters(state: FeatureState, given: Given, generator: torch.Generator) -> FeatureState:
     """Loadings, weights, and probabilities and hyperparameters of the prior, given the bits."""
-    (data, model, _), state = given, draw_columns(state, given, generator)
+    (data, model, _), own = given, Later(own_counts(state))
+    state = draw_columns(state, given, generator)
     if state.probabilities is None:
         num_features = state.features.shape[1]
         return replace(state, hyper=model.prior.draw(state.hyper, num_features, num_rows(data), generator))
-    state = swap_columns(state, generator)
-    pi = _draw_probabilities(state, data, model, generator)
+    state, counts = swap_columns(state, own(), generator)
+    pi = _draw_probabilities(state, counts, data, model, generator)
     return replace(state, probabilities=pi, hyper=model.prior.draw_truncated(state.hyper, pi, generator))
 
 
 def _draw_probabilities(
-    state: FeatureState, data: FeatureData, model: InfiniteLatentSVM, generator: torch.Generator
+    state: FeatureState, counts: Tensor, data: FeatureData, model: InfiniteLatentSVM, generator: torch.Generator
 ) -> Tensor:
-    """pi [K] given the bits."""
-    counts, pi = count_rows(state), cast(Tensor, state.probabilities)
+    """pi [K] given the numbers [K] of rows that have the features."""
+    pi = cast(Tensor, state.probabilities)
     return inside(model.prior.draw_probabilities(pi, counts, num_rows(data), state.hyper, generator))
 
 

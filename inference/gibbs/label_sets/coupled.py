@@ -33,7 +33,7 @@ from ....models.losses import PseudoObservation
 from ....models.priors.laws import Truncated
 from ....models.sparse import group_sums
 from ...classifiers.scored import Scored, log_prior
-from ...distributed.collectives import all_sum, own_stream
+from ...distributed.collectives import Later, all_sum, own_stream
 from ...posterior.label_draws import finished_draw
 from ...running.engine import Draw, Kernel
 from ...truncation import warn_if_full
@@ -98,7 +98,9 @@ def sweep(state: LabelState, data: LabelData, model: BNMC, generator: torch.Gene
     """Sticks, x-parameters and z; the augmentation of the labels and psi; omega and w; swaps of labels."""
     points, mixture = view(state, data, model)
     moved: Any = blocked_scan.scan(state, points, mixture, generator)
-    swapped: Any = blocked_scan.relabel(draw_labels(moved, data, model, generator), model.prior, generator)
+    counts = Later(torch.bincount(moved.assignments, minlength=model.truncation))
+    drawn = draw_labels(moved, data, model, generator)
+    swapped: Any = blocked_scan.relabel(drawn, counts().double(), model.prior, generator)
     return swapped
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 from torch.nn.functional import logsigmoid, pad
 
 from ....models.data import Data
@@ -17,7 +18,7 @@ from ....models.priors import PartitionPrior
 from ....models.priors.sticks import log_swap_ratio, posterior_sticks
 from ...distributed.collectives import own_stream
 from ..state import PartitionState
-from .components import Components, count_members, draw_assignments, members
+from .components import Components, draw_assignments, members
 
 
 def scan(state: PartitionState, data: Data, model: Mixture, generator: torch.Generator) -> PartitionState:
@@ -33,9 +34,9 @@ def scan(state: PartitionState, data: Data, model: Mixture, generator: torch.Gen
     return replace(state, assignments=draw_assignments(data, components, model, points), hyper=hyper)
 
 
-def relabel(state: PartitionState, prior: PartitionPrior, generator: torch.Generator) -> PartitionState:
-    """Metropolis swaps of neighbouring labels k, k + 1, sticks integrated out."""
-    counts = count_members(state).tolist()
+def relabel(state: PartitionState, sizes: Tensor, prior: PartitionPrior, generator: torch.Generator) -> PartitionState:
+    """Metropolis swaps of neighbouring labels k, k + 1, sticks integrated out, given the sizes [T] of components."""
+    counts = sizes.tolist()
     a, b = (sticks.tolist() for sticks in prior.sticks(state.hyper, len(counts)))
     log_uniforms = torch.log1p(-uniforms((len(counts) - 1,), generator)).tolist()
     order, rest = list(range(len(counts))), float(sum(counts))

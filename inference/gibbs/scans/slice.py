@@ -27,7 +27,7 @@ from ....models.data import Data
 from ....models.distributions.sampling import log_gamma_draw, normals, uniforms
 from ....models.likelihoods.base import Parameters
 from ....models.mixture import Mixture
-from ...distributed.collectives import all_largest, all_named, own_stream
+from ...distributed.collectives import all_named, largest_later, own_stream
 from ..hyperplanes import give_back, take_reserved
 from ..state import PartitionState
 from .components import Components, draw_assignments, members
@@ -38,14 +38,16 @@ S = TypeVar("S", bound=PartitionState)
 def scan(state: PartitionState, data: Data, model: Mixture, generator: torch.Generator) -> PartitionState:
     """Weights, slices below them, the new components above the floor with theta and eta of their own; then all z_n."""
     points, slices = uniforms((2, data.num_data), own_stream(generator))
+    log_levels, none = torch.log1p(-slices), slices.new_zeros(len(state.weights))
+    least = largest_later(-none.scatter_reduce(0, state.assignments, log_levels, "amin"))  # of each component
     counts, chi = members(state, data, model)
     log_sizes, _ = model.prior.urn(state.hyper, int(counts.max()), 1)
     log_weights = log_gamma_draw(log_sizes[counts.long()].exp(), generator)
     occupied = Components(log_weights, model.likelihood.draw(chi, generator), state.weights)
-    log_slices = log_weights[state.assignments] + torch.log1p(-slices)
-    rest, highest = model.prior.draw_rest(state.hyper, len(counts), generator), all_largest(-log_slices.amin())
-    exponent, mass, above = torch.stack([each.double() for each in (*rest, highest)]).tolist()  # at once
-    log_floor = max(-above, _log_guard(exponent))
+    log_slices = log_weights[state.assignments] + log_levels
+    rest, lowest = model.prior.draw_rest(state.hyper, len(counts), generator), (log_weights - least()).amin()
+    exponent, mass, below = torch.stack([each.double() for each in (*rest, lowest)]).tolist()  # at once
+    log_floor = max(below, _log_guard(exponent))
     log_jumps = draw_jumps(exponent, mass, log_floor, generator)
     chosen = draw_assignments(data, occupied, model, points, log_slices)
     reserved = state.reservoir

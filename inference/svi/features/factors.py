@@ -10,6 +10,7 @@ labels do is up to a rule (`svi/rules.py`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -24,7 +25,7 @@ from ....models.priors.features import FeatureFactors
 from ....models.priors.hyper import Hyper
 from ...bits.loadings import Loadings, Sums, solve_columns, solve_loadings, sum_rows
 from ...bits.rows import BinaryRows, LoadingMoments, Margin, is_gaussian, observe_gaussian, sweep_features
-from ...distributed.collectives import all_count, all_sum
+from ...distributed.collectives import Later, all_count, all_sum
 from ...running.chains import OfRows
 from ..rules import Learned
 
@@ -223,14 +224,16 @@ def _apply(matrices: Tensor, state: VariationalFeatures) -> Tensor:
 
 def generative_bound(
     state: VariationalFeatures, data: FeatureData, model: FeatureModel, sums: Sums, scale: float = 1.0
-) -> Tensor:
-    """The bound without labels, [] float64: E log p(X, Z, W, h) / q, rows counted `scale` times."""
+) -> Callable[[], Tensor]:
+    """The bound without labels, [] float64: E log p(X, Z, W, h) / q, rows counted `scale` times. It is known with the
+    next sum over all ranks."""
     h = expected_hyper(state, model)
     X, mean, square, counted, whole = entries(state, data, model, sums, scale)
     fit = (counted * model.likelihood.expected_log_density(X, mean, square, h)).sum(dtype=torch.float64)
-    entropy = all_sum((data.row_weights.squeeze(1) * _entropy(state.features)).sum(dtype=torch.float64)) * scale
-    prior = model.prior.bound(state.sticks, sums.counts, scale * data.total_weight)
-    return prior + entropy + _total(fit, whole) - loadings_kl(state, model) - precisions_kl(state, model)
+    entropy = scale * (data.row_weights.squeeze(1) * _entropy(state.features)).sum(dtype=torch.float64)
+    of_rows = Later(entropy if whole else entropy + fit)
+    prior = model.prior.bound(state.sticks, sums.counts, scale * data.total_weight) + (fit if whole else 0.0)
+    return lambda: prior + of_rows() - loadings_kl(state, model) - precisions_kl(state, model)
 
 
 def loadings_kl(state: VariationalFeatures, model: FeatureModel) -> Tensor:

@@ -14,10 +14,11 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ....models.latent_features import FeatureData, FeatureModel
 from ...bits.loadings import Sums
-from ...bits.rows import infer_features
+from ...bits.rows import Margin, infer_features
 from ...classifiers.minimum import DualLimits
 from ...distributed.collectives import own_draws
 from ...distributed.stream import stream_points
@@ -100,8 +101,9 @@ def with_bound(
     state: VariationalFeatures, data: FeatureData, model: FeatureModel, sums: Sums, rule: Rule, scale: float = 1.0
 ) -> VariationalFeatures:
     """The state with its bound, rows counted `scale` times."""
+    without_labels = generative_bound(state, data, model, sums, scale)
     labels = rule.bound(evidence(state, data, model, scale), state.learned)
-    return replace(state, bound=generative_bound(state, data, model, sums, scale) + labels)
+    return replace(state, bound=without_labels() + labels)
 
 
 # -- minibatches: stochastic natural gradients -------------------------------------------------------------------------
@@ -111,7 +113,10 @@ def complete(
     state: VariationalFeatures, data: FeatureData, model: FeatureModel, *, rule: Rule, num_sweeps: int = 30
 ) -> VariationalFeatures:
     """The features of all rows of the data given the other factors, by sweeps over the features."""
-    margin = partial(MARGINS[rule], state, data, model)
+
+    def margin(rows: Tensor) -> Margin:
+        return partial(MARGINS[rule], state, data if len(rows) == data.num_data else data.rows(rows), model)
+
     features = infer_features(binary_rows(state, data, model), num_sweeps=num_sweeps, margin=margin)
     return replace(state.without_rows(), features=features, row_weights=data.weights)
 

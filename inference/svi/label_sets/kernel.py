@@ -81,10 +81,11 @@ def _bounded(state: VariationalLabels, data: LabelData, model: BNMC) -> Variatio
 
 def update_factors(state: VariationalLabels, data: LabelData, model: BNMC) -> VariationalLabels:
     """All factors of the mixture but q(z), at their optimum."""
-    moved = state.with_prior(model.mixture)
     if state.statistics is not None:
+        moved = state.with_prior(model.mixture)
         return replace(moved, hyperparameters=model.family.prior() + state.statistics)
-    return replace(moved, hyperparameters=stepped(blocks_of(state, data, model), state.memberships, 1.0)[0])
+    chi, sizes = stepped(blocks_of(state, data, model), state.memberships, 1.0)
+    return replace(replace(state, counts=sizes).with_prior(model.mixture), counts=None, hyperparameters=chi)
 
 
 def update_points(state: VariationalLabels, data: LabelData, model: BNMC) -> VariationalLabels:

@@ -117,9 +117,10 @@ def minibatch(data: R, size: int, generator: torch.Generator) -> Minibatch[R]:
     if data.weights is None:
         start, number = data.span
         chosen = torch.randint(number, (size,), generator=generator, device=data.targets.device) - start
-        return Minibatch(data.rows(chosen[(chosen >= 0) & (chosen < data.num_data)]), number / size)
+        rows: R = data.rows(chosen[(chosen >= 0) & (chosen < data.num_data)])
+        return Minibatch(rows.counting(size), number / size)
     batch: Any = data.rows(own_of(draw_rows(data.weights, size, generator), data.num_data))
-    return Minibatch(replace(batch, weights=None), data.total_weight / size)
+    return Minibatch(replace(batch, weights=None).counting(size), data.total_weight / size)
 
 
 def by_rows(

@@ -197,10 +197,10 @@ def pressed(group, rank, sweep, **files):
     """A fit in which the second rank alone hears of Ctrl-C."""
     advance = Sweeps.advance
 
-    def press(self, chain, interrupts):
+    def press(self, chain, *others):
         if rank and chain.step == sweep:
             signal.raise_signal(signal.SIGINT)
-        advance(self, chain, interrupts)
+        advance(self, chain, *others)
 
     Sweeps.advance = press
     try:
@@ -252,10 +252,10 @@ def killed(group, rank):
     """A fit whose second rank ends in its third sweep."""
     advance = Sweeps.advance
 
-    def fall(self, chain, interrupts):
+    def fall(self, chain, *others):
         if rank and chain.step == 2:
             os.kill(os.getpid(), signal.SIGKILL)
-        advance(self, chain, interrupts)
+        advance(self, chain, *others)
 
     Sweeps.advance = fall
     fit(group, rank, "slice")

@@ -16,7 +16,7 @@ from two_ranks import on_threads, split, watched
 
 from regbayes.inference import NUTS, SVI, Gibbs, SmallVariance, rows_of
 from regbayes.inference.distributed import together
-from regbayes.inference.distributed.collectives import Later, all_sum, largest_later, own_stream
+from regbayes.inference.distributed.collectives import Later, all_sum, largest_later, largest_of, own_stream
 from regbayes.inference.distributed.picked import in_turns
 from regbayes.inference.running.files import release
 from regbayes.inference.running.sweeps import Sweeps
@@ -326,10 +326,10 @@ def shorter_source(group, rank, folder):
     def write(number):
         pq.write_table(pa.table({"a": torch.arange(float(number)).numpy() % 7}), path)
 
-    def cut(self, chain, interrupts):
+    def cut(self, chain, *others):
         if chain.step == 3 and rank:
             write(20)
-        advance(self, chain, interrupts)
+        advance(self, chain, *others)
 
     write(30 + rank)
     Sweeps.advance = cut
@@ -362,8 +362,8 @@ def test_one_rank_changes_what_the_one_before_has_changed(two_ranks) -> None:
 def sums_for_later(group, rank):
     """Sums that wait for an exchange, one that nobody else brings along, and the number of exchanges of both."""
     with among(Ranks(group)), watched() as exchanges:
-        pair, most = Later(torch.tensor([1, rank])), largest_later(torch.tensor([-5.0, -1.0 - rank]))
-        none = largest_later(torch.zeros(0) if rank else torch.full((1,), -torch.inf))
+        pair, most = Later(torch.tensor([1, rank])), largest_later(torch.tensor([[-5.0, -1.0 - rank]]))
+        none = largest_later(largest_of(torch.zeros(0) if rank else torch.full((1,), -torch.inf)))
         with among(None):
             own = Later(torch.tensor(rank))()
         total = all_sum(torch.tensor(2, dtype=torch.int32))
@@ -375,7 +375,7 @@ def sums_for_later(group, rank):
 
 def test_what_is_needed_later_comes_with_the_next_sum(two_ranks) -> None:
     assert two_ranks(sums_for_later) == 2 * [
-        ([[2, 1], -1.0, -torch.inf, 4, 3, 3], 1, [f"({size},) of torch.float64" for size in (7, 1)])
+        ([[2, 1], [[-5.0, -1.0]], -torch.inf, 4, 3, 3], 1, [f"({size},) of torch.float64" for size in (9, 1)])
     ]
 
 

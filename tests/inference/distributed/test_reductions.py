@@ -1,4 +1,5 @@
-"""How often ranks hear of one another in a sweep: no more than this, and from time to time less."""
+"""How often ranks hear of one another in a sweep. Slice Gibbs of features and projections, which decide column after
+column or bit after bit over all rows, are not here (docs/scale.md)."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from regbayes.models.ranks import Ranks
 
 WAYS = {
     "small variance": SmallVariance(num_components=4, num_restarts=1, max_steps=6),
-    "SVI": SVI(num_steps=5, tolerance=None),
+    "SVI": SVI(num_steps=40, tolerance=None),
     "SVI in minibatches": SVI(num_steps=4, batch_size=5, num_full_steps=0),
     "Gibbs, slice or beam": Gibbs(1, 3, scan="auto", num_generative=2, split_merge=0),
     "Gibbs, blocked": Gibbs(1, 3, scan="blocked", num_generative=2, split_merge=0),
@@ -19,19 +20,21 @@ WAYS = {
 GOAL = 5  # of a sweep that neither searches nor merges, the flags of Ctrl-C and checkpoints included
 REACHED = {
     "small variance": ["DPM", "InfiniteSVM", "BNMC", "IHMM", "DIH"],
-    "SVI": ["DPM", "DPM of counts", "InfiniteSVM", "DDPM", "LDA", "MedLDA", "IHMM", "DIH", "BNMC, and", "features"],
-    "SVI in minibatches": ["DPM", "DPM of counts", "InfiniteSVM", "DDPM", "LDA", "MedLDA", "IHMM", "BNMC", "BNMC, and"],
-    "Gibbs, slice or beam": [],
-    "Gibbs, blocked": ["DPM", "InfiniteSVM", "LDA", "MedLDA", "IHMM"],
+    "SVI": [
+        *("DPM", "DPM of counts", "InfiniteSVM", "DDPM", "LDA", "MedLDA", "IHMM", "DIH"),
+        *("BNMC", "BNMC, and", "BNMC, multinomial", "features", "tasks"),
+    ],
+    "SVI in minibatches": [
+        *("DPM", "DPM of counts", "InfiniteSVM", "DDPM", "LDA", "MedLDA", "IHMM", "DIH"),
+        *("BNMC", "BNMC, and", "BNMC, multinomial", "features"),
+    ],
+    "Gibbs, slice or beam": ["DPM", "InfiniteSVM", "DDPM", "IHMM", "DIH", "BNMC"],
+    "Gibbs, blocked": [
+        *("DPM", "InfiniteSVM", "DDPM", "LDA", "MedLDA", "IHMM", "DIH"),
+        *("BNMC", "BNMC, and", "BNMC, multinomial", "features"),
+    ],
 }
-MORE = {  # these numbers go down alone; docs/scale.md says what keeps them up
-    "SVI": {"BNMC": 7},
-    "SVI in minibatches": {"DIH": 5, "features": 10},
-    "Gibbs, slice or beam": {"DPM": 6, "InfiniteSVM": 7, "IHMM": 6, "BNMC": 7, "BNMC, and": 7},
-    "Gibbs, blocked": {"BNMC": 5, "BNMC, and": 7, "features": 8},
-}
-MOST = [(way, case, GOAL) for way, cases in REACHED.items() for case in cases]
-MOST += [(way, case, number) for way, cases in MORE.items() for case, number in cases.items()]
+MOST = [(way, case) for way, cases in REACHED.items() for case in cases]
 
 
 def counted(group, rank, *arguments, work=fit):
@@ -55,12 +58,12 @@ def counted(group, rank, *arguments, work=fit):
     return numbers[1:]
 
 
-@pytest.mark.parametrize(("way", "case", "most"), MOST)
-def test_a_sweep_has_few_reductions(two_ranks, way, case, most) -> None:
+@pytest.mark.parametrize(("way", "case"), MOST)
+def test_a_sweep_has_few_reductions(two_ranks, way, case) -> None:
     assert case in CASES
     first, second = two_ranks(counted, WAYS[way], case)
     assert first == second
-    assert 0 < min(first) <= most
+    assert 0 < min(first) <= GOAL
 
 
 @pytest.mark.parametrize("case", ["DPM", "InfiniteSVM", "DDPM of two directions"])

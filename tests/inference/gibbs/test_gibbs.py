@@ -327,7 +327,8 @@ def test_relabelling_leaves_the_labelled_prior_invariant(prior) -> None:
     sizes, orders = torch.tensor([2, 3, 0, 1]), []
     generator = torch.Generator().manual_seed(0)
     for _ in range(6000):
-        state = blocked_scan.relabel(state, prior, generator)
+        counts = torch.bincount(state.assignments, minlength=4).double()
+        state = blocked_scan.relabel(state, counts, prior, generator)
         orders.append(tuple(state.weights.flatten().long().tolist()))
         assert torch.equal(state.weights.flatten()[state.assignments], assignments.to(torch.float32))
     known = sorted(set(orders))
@@ -476,8 +477,11 @@ def test_slices_below_the_smallest_number_do_no_harm() -> None:
         assert torch.isfinite(log_joint(state, data, model, law=label_law(model, False)))
 
 
-def test_elliptical_slice_steps_keep_each_vectors_own_law() -> None:
+@pytest.mark.parametrize("at_once", [False, True])
+def test_elliptical_slice_steps_keep_each_vectors_own_law(monkeypatch: pytest.MonkeyPatch, at_once: bool) -> None:
     """Three targets side by side in one batch, by quadrature: one of them its prior, one skew, one with two modes."""
+    if at_once:  # some angles, as on a GPU
+        monkeypatch.setattr(elliptical_slice.host, "on_cpu", lambda like: False)
     generator, scale = torch.Generator().manual_seed(0), 1.5
     kinds = torch.arange(3).repeat_interleave(300)
     centres, rates, tilts = torch.tensor([[0.0, 1.0, 1.2], [0.0, 6.0, 3.0], [0.0, 4.0, 0.5]], dtype=torch.float64)
@@ -486,7 +490,7 @@ def test_elliptical_slice_steps_keep_each_vectors_own_law() -> None:
         return -rates[kind] * (values.abs() - centres[kind]).square() + tilts[kind] * values
 
     def log_likelihood(values: Tensor, which: Tensor) -> Tensor:
-        return log_density(values.squeeze(1), kinds[which])
+        return log_density(values.squeeze(-1), kinds[which])
 
     grid = torch.linspace(-8, 8, 2001, dtype=torch.float64)
     values, draws = torch.zeros(900, 1, dtype=torch.float64), []

@@ -216,7 +216,10 @@ def test_swaps_of_columns_have_the_ratio_of_the_joint(prior) -> None:
         other = states.keep_columns(state, order)
         assert torch.equal(other.weights[2:], state.weights[2:])
         ratio = (features.log_joint(other, data, model) - features.log_joint(state, data, model)).exp()
-        moved = [columns.swap_columns(state, generator).features for _ in range(num_draws)]
+        counts = state.features.sum(0)
+        swapped = [columns.swap_columns(state, counts, generator) for _ in range(num_draws)]
+        assert all(torch.equal(after.features.sum(0), found) for after, found in swapped)
+        moved = [after.features for after, _ in swapped]
         share = sum(torch.equal(bits, other.features) for bits in moved) / num_draws
         expected = min(1.0, float(ratio))
         assert abs(share - expected) <= 5 * (expected * (1 - expected) / num_draws) ** 0.5

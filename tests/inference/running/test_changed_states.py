@@ -100,10 +100,10 @@ def test_sums_that_the_first_full_sweep_reads_are_refused(
     path, advance, model = tmp_path / "chain.pt", Sweeps.advance, BNMC(joint="and", truncation=3)
     backend = SVI(num_steps=2, batch_size=6, num_full_steps=2, progress=False)
 
-    def until_full(self: Sweeps, chain: Any, interrupts: Any) -> None:
+    def until_full(self: Sweeps, chain: Any, *others: Any) -> None:
         if chain.step == 2:
             raise InterruptedError
-        advance(self, chain, interrupts)
+        advance(self, chain, *others)
 
     monkeypatch.setattr(Sweeps, "advance", until_full)
     with pytest.raises(InterruptedError):

@@ -226,11 +226,11 @@ def test_what_the_first_sweep_of_a_chain_of_a_file_raises_is_the_files(sweep: in
     """Later ones fail as those of any other chain."""
     advance, steps = Sweeps.advance, []
 
-    def broken(self, chain, interrupts):
+    def broken(self, chain, *others):
         steps.append(chain.step)
         if len(steps) == sweep:
             raise RuntimeError("shapes do not match")
-        advance(self, chain, interrupts)
+        advance(self, chain, *others)
 
     monkeypatch.setattr(Sweeps, "advance", broken)
     kind, message = (ValueError, NO_STATE) if sweep == 1 else (RuntimeError, "^shapes")
