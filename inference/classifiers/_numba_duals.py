@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..compiled._numba_functions import add, dot, threshold
+from ..compiled._numba_functions import add, copy, dot, threshold
 from ..compiled.decorators import entry, inner, part
 
 
@@ -124,7 +124,8 @@ def improve_boxes(features, squares, box, weights, tolerance, max_passes):
             slope = box[0][n, c] - dot(features[n], found[c])
             cost[c] += _cost(slope, _best(slope, n, c, box, 0.0), n, box)
         if before[c] < cost[c]:
-            cost[c], found[c] = before[c], weights[c]
+            cost[c] = before[c]
+            copy(weights[c], found[c])
     return found, cost
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..compiled._numba_functions import add, dot
+from ..compiled._numba_functions import add, copy, dot
 from ..compiled._numba_losses import log_factor, observe
 from ..compiled.decorators import entry, inner, part
 
@@ -41,11 +41,16 @@ def improve(rows, quadrature, shares, natural, goal, bound, num_steps):
             bound[k] = _evaluate(rows, quadrature, shares[k], natural[k, :, 0], goal[k, :, 0], room)
         step = 0.5
         for _ in range(num_steps):
-            trial[:] = natural[k] + step * (goal[k] - natural[k])
+            for i in range(len(trial)):
+                copy(natural[k, i, 0], trial[i, 0])
+                add(-step, natural[k, i, 0], trial[i, 0])
+                add(step, goal[k, i, 0], trial[i, 0])
             trial_bound = _evaluate(rows, quadrature, shares[k], trial[:, 0], trial_goal[:, 0], room)
             if trial_bound > bound[k]:
                 bound[k], step = trial_bound, min(1.5 * step, 0.75)
-                natural[k], goal[k] = trial, trial_goal
+                for i in range(len(trial)):
+                    copy(trial[i, 0], natural[k, i, 0])
+                    copy(trial_goal[i, 0], goal[k, i, 0])
             else:
                 step /= 4.0
 
@@ -78,7 +83,7 @@ def draw(rows, owners, labels, halves, uniforms, noise, weights):
                 tile[1, n], tile[2, n] = rows.power * precision, rows.power * shift
             _gather(rows.columns, start, tile[1, :size], tile[2, :size], tile[3], tril, mean)
         _finish(rows, tril, mean)
-        weights[k] = noise[k]
+        copy(noise[k], weights[k])
         _back(tril, weights[k])
         add(1.0, mean, weights[k])
 

@@ -24,6 +24,14 @@ def add(factor, source, target):
             target[n] += factor * source[n]
 
 
+@inner
+def copy(source, target):
+    """Write a row over another one. An assignment of arrays would compile the message of one that does not fit, for
+    seconds."""
+    for n in range(len(source)):
+        target[n] = source[n]
+
+
 @part
 def threshold(values, mass):
     """theta with sum_m max(values_m - theta, 0) = mass: entries below it are left out until none is."""

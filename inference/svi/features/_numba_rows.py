@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 
+from ...compiled._numba_functions import copy
 from ...compiled.decorators import entry, inner
 
 _ROWS = 128
@@ -28,7 +29,8 @@ def visit_joint(logits, coupling, psi, lines, slopes, masses):
     found, change, top, rise, top_ahead, rise_ahead = np.zeros((6, _ROWS), psi.dtype)
     for start in range(0, psi.shape[1], _ROWS):
         stop = min(start + _ROWS, psi.shape[1])
-        odds[:, : stop - start], own[:, : stop - start] = logits[:, start:stop], lines[:, start:stop]
+        _copy(logits, start, odds, 0, stop - start)
+        _copy(lines, start, own, 0, stop - start)
         for j in range(num_features):
             slope, probabilities = slopes[j], psi[j, start:stop]
             change[:] = 0.0
@@ -46,7 +48,7 @@ def visit_joint(logits, coupling, psi, lines, slopes, masses):
                 probabilities[i] = found[i]
             _add(change, slope, own)
             _tell(change, odds, coupling, j)
-        lines[:, start:stop] = own[:, : stop - start]
+        _copy(own, 0, lines, start, stop - start)
 
 
 @entry
@@ -59,8 +61,9 @@ def visit_hinges(logits, coupling, psi, rests, slopes, heights):
     breaks, falls = np.empty((2, num_scores), psi.dtype)
     for start in range(0, psi.shape[1], _ROWS):
         stop = min(start + _ROWS, psi.shape[1])
-        odds[:, : stop - start], own[:, : stop - start] = logits[:, start:stop], rests[:, start:stop]
-        height[:, : stop - start] = heights[:, start:stop]
+        _copy(logits, start, odds, 0, stop - start)
+        _copy(rests, start, own, 0, stop - start)
+        _copy(heights, start, height, 0, stop - start)
         for j in range(num_features):
             slope, probabilities = slopes[j], psi[j, start:stop]
             change[:] = 0.0
@@ -78,7 +81,14 @@ def visit_hinges(logits, coupling, psi, rests, slopes, heights):
                 probabilities[i] = found[i]
             _add(change, slope, own)
             _tell(change, odds, coupling, j)
-        rests[:, start:stop] = own[:, : stop - start]
+        _copy(own, 0, rests, start, stop - start)
+
+
+@inner
+def _copy(source, start, target, place, number):
+    """Write some columns of a table over those of another one."""
+    for i in range(len(source)):
+        copy(source[i, start : start + number], target[i, place : place + number])
 
 
 @inner
