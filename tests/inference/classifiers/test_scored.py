@@ -62,6 +62,9 @@ def test_densities_are_sums_over_the_rows_of_each_component(scored) -> None:
     for chosen in ([0], list(range(len(weights))), list(range(len(weights)))[::-2]):
         which = torch.tensor(chosen)
         torch.testing.assert_close(scored.log_likelihood(weights[which], which), every[which])
+        both = torch.stack([weights[which].flip(1), weights[which]])  # two values of each
+        one_by_one = torch.stack([scored.log_likelihood(values, which) for values in both])
+        torch.testing.assert_close(scored.log_likelihood(both, which), one_by_one)
     prior = Normal(0.0, NU).log_prob(weights)
     torch.testing.assert_close(log_prior(weights, NU), prior.sum((1, 2)))
     torch.testing.assert_close(scored.log_density(weights), every.sum() + prior.sum())
