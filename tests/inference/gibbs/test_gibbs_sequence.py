@@ -203,8 +203,9 @@ def test_a_sweep_draws_concentrations_and_base_weights_given_its_own_states(scan
     generator, seen = torch.Generator().manual_seed(0), []
     state = sequence.init(model, data, generator, start=torch.tensor([0, 0, 1, 1, 1]), scan=scan, num_sweeps=1)
 
-    def spy(z, moved, generator):
-        seen.append(draw_prior(z, moved, generator))
+    def spy(z, moved, generator, tally):
+        assert torch.equal(tally, transition_rows.count_moves(moved, data))
+        seen.append(draw_prior(z, moved, generator, tally))
         assert z.law == label_law(model, scan == "blocked")
         return seen[-1]
 
