@@ -269,3 +269,16 @@ def test_features_that_are_not_open_yet_have_no_rows(monkeypatch: pytest.MonkeyP
     starts.start_bits(model, data, torch.Generator().manual_seed(0), start="one")
     assert opened == [0, 1, 2]
     assert max(highest) == 0
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_rows_settle_each_on_its_own(rule: Any) -> None:
+    """Features of rows with labels are those of each row alone, and another sweep does not move them."""
+    model, data = problem(LinearGaussian(), num_rows=60)
+    state = features.init(model, data, torch.Generator().manual_seed(0), rule=rule)
+    found = features.complete(state.without_rows(), data, model, rule=rule)
+    rows = [data.rows(torch.tensor([n])) for n in range(60)]
+    alone = [features.complete(state.without_rows(), row, model, rule=rule).features for row in rows]
+    torch.testing.assert_close(found.features, torch.cat(alone), rtol=0.0, atol=1e-8)
+    again = features.update_features(found, data, model, lambda psi: margins.MARGINS[rule](found, data, model, psi))
+    assert (again.features - found.features).abs().max() < 1e-4
