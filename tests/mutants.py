@@ -731,17 +731,20 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "accepted.long().argmax(0)": "accepted.long().argmin(0)",
         "found[0] + log_height": "found[0]",
     },
-    ("inference/gibbs/scans/slice.py", "inference/distributed/test_exact_ranks.py"): {
+    ("inference/gibbs/scans/slice.py", "inference/distributed/test_exact_ranks.py -k 'label_sets and slice'"): {
         "least = largest_later(": "least = (lambda own: lambda: own)(",
-        "state.assignments, log_levels, ": "state.assignments, 0.9 * log_levels, ",
     },
-    ("inference/gibbs/partition.py", "inference/distributed/test_exact_ranks.py"): {
+    ("inference/gibbs/scans/slice.py", "inference/gibbs/test_gibbs.py -k down_to_the_least"): {
+        "state.assignments, log_levels, ": "state.assignments, 0.9 * log_levels, ",
+        'log_levels, "amin")': 'log_levels, "amax")',
+    },
+    ("inference/gibbs/partition.py", "inference/distributed/test_exact_ranks.py -k 'paths_of_two'"): {
         "tally = Later(": "tally = (lambda own: lambda: own)(",
     },
-    ("inference/gibbs/features/kernel.py", "inference/distributed/test_exact_ranks.py"): {
+    ("inference/gibbs/features/kernel.py", "inference/distributed/test_exact_ranks.py -k 'features and blocked'"): {
         "Later(own_counts(state))": "(lambda own: lambda: own)(own_counts(state))",
     },
-    ("inference/running/engine.py", "inference/running inference/distributed -k 'interrupt or stop'"): {
+    ("inference/running/engine.py", "inference/distributed/test_faults.py -k ctrl_c"): {
         "self.asked = agreed_later(": "self.asked = (lambda *own: lambda: own)(",
     },
     ("inference/gibbs/scans/paths.py", "inference/distributed/test_ranks.py -k 'gibbs and IHMM'"): {

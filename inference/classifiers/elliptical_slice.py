@@ -38,8 +38,8 @@ def elliptical_slice(
 def _step(values: Tensor, scale: float, log_likelihood: LogLikelihood, generator: torch.Generator) -> Tensor:
     """A proposal on an ellipse through each value and a draw of the prior; its angle shrinks until it is accepted.
 
-    Angles do not depend on the likelihood but for their end. So where it costs a wait, for a GPU or for other ranks,
-    some of them are tried at once, and the first that is accepted is taken.
+    The likelihood decides at which angle to stop, but not which angles come. So where it costs a wait, for a GPU or
+    for other ranks, some of them are tried at once, and the first that is accepted is taken.
     """
     tries = 1 if host.on_cpu(values) and ranks() is None else _TRIES
     waiting = torch.arange(len(values), device=values.device)

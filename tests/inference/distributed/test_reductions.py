@@ -1,5 +1,5 @@
-"""How often ranks hear of one another in a sweep. Slice Gibbs of features and projections, which decide column after
-column or bit after bit over all rows, are not here (docs/scale.md)."""
+"""How often ranks hear of one another in a sweep. What exchanges more often is not here: slice Gibbs of features,
+Gibbs of tasks, and small variance of `DDPM`, features, tasks and the joint "and" (docs/scale.md)."""
 
 from __future__ import annotations
 

@@ -454,6 +454,28 @@ def test_only_points_below_a_floor_that_knows_nothing_of_the_partition_stay(prio
     assert max(floors) < -30 if isinstance(prior, DirichletProcess) else floors == [guard, guard]
 
 
+def test_new_components_are_drawn_down_to_the_least_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = DPM(SphericalGaussian()).resolve(X)
+    data, generator, floors, least = model.data(X), torch.Generator().manual_seed(0), list[float](), list[float]()
+    jumps, choose = slice_scan.draw_jumps, slice_scan.draw_assignments
+
+    def draw_jumps(exponent, mass, log_floor, generator):
+        floors.append(log_floor)
+        return jumps(exponent, mass, log_floor, generator)
+
+    def draw_assignments(rows, components, model, uniforms, log_slices):
+        if len(log_slices) == len(X):  # and not those near new components alone
+            least.append(float(log_slices.min()))
+        return choose(rows, components, model, uniforms, log_slices)
+
+    monkeypatch.setattr(slice_scan, "draw_jumps", draw_jumps)
+    monkeypatch.setattr(slice_scan, "draw_assignments", draw_assignments)
+    state = partition.init(model, data, generator, start="random", law=label_law(model, False))
+    for step in range(10):
+        state = slice_scan.scan(state, data, model, generator)
+        assert floors[step] == least[-1]
+
+
 def test_few_components_open_beside_many_singletons() -> None:
     """Without the guard some 10^7 weights of this process are above the least slice of 300 points."""
     model = DPM(SphericalGaussian(), PitmanYor(0.8, 1.0)).resolve(X[:1].repeat(300, 1))
