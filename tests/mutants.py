@@ -693,6 +693,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "before + ends": "ends",
     },
     ("inference/svi/label_sets/coupled.py", "inference/distributed/test_ranks.py -k 'find_what and BNMC'"): {
+        "ones, known = all_sums(": "ones, known = (",
         "total, told = all_sums(total, told)": "total = all_sums(total)[0]",
     },
     (

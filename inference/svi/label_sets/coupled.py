@@ -92,8 +92,8 @@ def init(model: BNMC, data: LabelData, generator: torch.Generator) -> CoupledLab
     values = CoupledLabels.start(model, data, generator, partition.seeded)  # whose responsibilities are all kept
     (_, chi), _ = model.family.own(values["hyperparameters"])
     labels, shares, C = data.labels.nan_to_num(), data.inputs.counted(values["responsibilities"]), data.targets.shape[1]
-    ones = shares.T @ labels
-    rest = shares.T @ (~data.labels.isnan()).to(labels) - ones if model.joint == "and" else torch.zeros_like(ones)
+    ones, known = all_sums(shares.T @ labels, shares.T @ (~data.labels.isnan()).to(labels))
+    rest = known - ones if model.joint == "and" else torch.zeros_like(ones)
     values |= {
         "hyperparameters": chi.contiguous(),
         "psi": prior_of(model) + torch.cat([ones, rest], 1),

@@ -103,6 +103,12 @@ CASES = {
     "BNMC, and": (BNMC(joint="and", truncation=6), X, SETS[:, :1]),
     "BNMC, multinomial": (BNMC(joint="multinomial", truncation=6), X, SETS),
 }
+# in the others all labels are of the first rank
+LABELLED = {"InfiniteSVM": LABELS, "MedLDA": LABELS, "features": LABELS} | {
+    name: SETS.nan_to_num(1.0).where(torch.arange(len(X)).unsqueeze(1) % 9 != 4, torch.nan)
+    for name in ("BNMC", "BNMC, and", "BNMC, multinomial")
+}
+CASES |= {f"{name}, both labelled": (*CASES[name][:2], y) for name, y in LABELLED.items()}
 
 
 def fit(group, rank, backend, case, first=FIRST):
