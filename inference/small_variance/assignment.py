@@ -44,10 +44,23 @@ def nearest_components(problem: Problem, centers: Tensor, weights: Tensor) -> tu
 
 
 def all_costs(problem: Problem, centers: Tensor, weights: Tensor) -> Tensor:
-    """Q_n(k) [K, N]: one contiguous row for each component."""
-    result = centers.new_empty(len(centers), problem.num_data)
+    """Q_n(k) [N, K]."""
+    result = centers.new_empty(problem.num_data, len(centers))
     for rows, costs in _cost_chunks(problem, centers, weights):
-        torch.add(costs.T, problem.base[rows], out=result[:, rows])
+        torch.add(costs, problem.base[rows].unsqueeze(1), out=result[rows])
+    return result
+
+
+def all_savings(problem: Problem, centers: Tensor, weights: Tensor, cost: Tensor) -> Tensor:
+    """r_n [q_n - Q_n(k)]_+ [N, K]: what each component would save the points, of the costs q [N] that they have now.
+
+    The next call for the same problem writes over them.
+    """
+    result, excess = problem.room(len(centers)), (cost - problem.base).unsqueeze(1)
+    for rows, costs in _cost_chunks(problem, centers, weights):
+        saved = torch.sub(excess[rows], costs, out=result[rows]).relu_()
+        if problem.data.weights is not None:
+            saved *= problem.data.weights[rows].to(saved).unsqueeze(1)
     return result
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..distributed.collectives import all_count, all_sum, once, own_draws
 from ..distributed.picked import own_of, taken, top
-from .assignment import all_costs
+from .assignment import all_savings
 from .problem import Problem
 from .state import Descent
 
@@ -41,10 +41,7 @@ def open_components(
     if not len(chosen):
         return replace(state, grows=False)
     centers, weights = once(lambda: problem.founders(chosen))
-    savings = all_costs(problem, centers, weights)
-    torch.sub(cost, savings, out=savings).relu_()
-    if problem.data.weights is not None:
-        savings *= problem.data.weights.to(savings)
+    savings = all_savings(problem, centers, weights, cost)
     charges, assignments = problem.charges(centers, weights), state.assignments.clone()
 
     def price(num_opened: int) -> Tensor | float:
@@ -92,29 +89,29 @@ def _best_first(
     assignments: Tensor,
     first_label: int,
 ) -> list[int]:
-    """The candidates opened, in order; points move to them in `assignments` [N], and `savings` [M, N] are used up.
+    """The candidates opened, in order; points move to them in `assignments` [N], and `savings` [N, M] are used up.
 
     A candidate that has lost more than half of its savings to the others waits for a later sweep: once the centres have
     moved to their means, it often does not pay.
     """
-    total = all_sum(savings.sum(1, dtype=torch.float64))
+    total = all_sum(savings.sum(0, dtype=torch.float64))
     first_total, opened = total.clone(), list[int]()
     while len(opened) < most:
         gain, best = torch.where(total >= first_total / 2, total - charges, -torch.inf).max(0)
         if gain <= price(len(opened)):
             break
-        movers = torch.nonzero(savings[best] > 0).squeeze(1)
+        movers = torch.nonzero(savings[:, best] > 0).squeeze(1)
         assignments[movers] = first_label + len(opened)
         opened.append(int(best))
         lost = torch.zeros_like(total)
-        for part in movers.split(max(1, _LEFT_NUMBERS // len(savings))):
-            old = savings[:, part]
-            left = (old - old[best]).relu_()
-            savings[:, part] = left
-            lost += (old - left).sum(1, dtype=torch.float64)
+        for part in movers.split(max(1, _LEFT_NUMBERS // len(total))):
+            old = savings[part]
+            left = (old - old[:, best, None]).relu_()
+            savings[part] = left
+            lost += (old - left).sum(0, dtype=torch.float64)
         total -= all_sum(lost)
     return opened
 
 
 _GAIN_NUMBERS = 2**25
-_LEFT_NUMBERS = 2**20
+_LEFT_NUMBERS = 2**17

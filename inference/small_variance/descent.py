@@ -59,12 +59,12 @@ def scattered(problem: Problem, penalty: float, most_components: int, generator:
     and restarts end alike.
     """
     state = init(problem, penalty)
-    costs, founders = all_costs(problem, state.centers, state.weights)[0], list[Tensor]()
+    costs, founders = all_costs(problem, state.centers, state.weights)[:, 0], list[Tensor]()
     most = min(most_components, all_count(problem.num_data))
     for _ in range(int(torch.randint(1, most + 1, (), generator=generator, device=generator.device))):
         excess = (costs - problem.founding).clamp(min=torch.finfo(costs.dtype).tiny)
         founders.append(draw_rows(problem.data.counted(excess), 1, generator))
-        costs = torch.minimum(costs, all_costs(problem, *problem.founders(founders[-1]))[0])
+        costs = torch.minimum(costs, all_costs(problem, *problem.founders(founders[-1]))[:, 0])
     centers, weights = problem.founders(torch.cat(founders))
     state, _ = assign(replace(state, centers=centers, weights=weights), problem)
     state = _stirred(state, generator)

@@ -88,7 +88,7 @@ def _better_classifier(first: Tensor, second: Tensor, state: Descent, problem: P
     weights = state.weights
     if not weights.numel():
         return weights[first], torch.zeros(len(first), dtype=torch.float64, device=weights.device)
-    losses = all_costs(problem.without_divergence(), state.centers, weights).T
+    losses = all_costs(problem.without_divergence(), state.centers, weights)
     # [K, K]: points of the row, classifier of the column
     cross, _ = component_sums(losses, state.assignments, len(weights), problem.data.weights)
     ridge = problem.ridge(weights)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..distributed.collectives import all_largest, all_sum
 from ..distributed.picked import top
-from .assignment import all_costs
+from .assignment import all_costs, all_savings
 from .births import candidates
 from .descent import assign, fit_components, init, sweep
 from .merge import merge_once
@@ -51,12 +51,11 @@ def joint_penalty(problem: Problem, num_components: int, generator: torch.Genera
 def keeping_penalty(problem: Problem, state: Descent, generator: torch.Generator) -> float:
     """At which the components of a state are enough: twice the most that one more would save at once."""
     K = state.num_components
-    cost = all_costs(problem, state.centers, state.weights).gather(0, state.assignments.unsqueeze(0)).squeeze(0)
+    cost = all_costs(problem, state.centers, state.weights).gather(1, state.assignments.unsqueeze(1)).squeeze(1)
     chosen = candidates(cost - problem.founding, K, problem.X.shape[1], generator, problem.data.weights)
     founders = problem.founders(chosen)
-    savings = all_costs(problem, *founders)
-    savings = problem.data.counted(torch.sub(cost, savings, out=savings).relu_().T)
-    saved, least = all_sum(savings.sum(0, dtype=torch.float64)), _LEAST * float(state.objective)
+    savings = all_savings(problem, *founders, cost).sum(0, dtype=torch.float64)
+    saved, least = all_sum(savings), _LEAST * float(state.objective)
     return _asking(problem, 2 * max(float((saved - problem.charges(*founders)).max()), least), K)
 
 
@@ -83,10 +82,10 @@ def farthest_first(problem: Problem, num_components: int) -> Tensor:
     The first is measured from the centre of all points (Kulis & Jordan 2012).
     """
     whole = init(problem, 0.0)
-    cost, founders = all_costs(problem, whole.centers, whole.weights)[0], list[Tensor]()
+    cost, founders = all_costs(problem, whole.centers, whole.weights)[:, 0], list[Tensor]()
     for _ in range(num_components):
         founders.append(top(cost - problem.founding, 1))
-        cost = torch.minimum(cost, all_costs(problem, *problem.founders(founders[-1]))[0])
+        cost = torch.minimum(cost, all_costs(problem, *problem.founders(founders[-1]))[:, 0])
     return torch.cat(founders)
 
 
@@ -107,10 +106,10 @@ def _largest_savings(problem: Problem, centers: Tensor, weights: Tensor) -> tupl
     present, missing = torch.full_like(centers[:1, 0], -torch.inf), torch.full_like(centers[:, 0], -torch.inf)
     for rows in torch.arange(problem.num_data, device=centers.device).split(MOST_ROWS):
         part = problem.rows(rows)
-        cost, best = all_costs(part, centers, weights).topk(min(2, len(centers)), dim=0, largest=False)
-        saved = cost - part.founding
-        present = torch.maximum(present, _largest(saved[0]))
-        missing = missing.scatter_reduce(0, best[0], saved[-1], "amax")
+        cost, best = all_costs(part, centers, weights).topk(min(2, len(centers)), largest=False)
+        saved = cost - part.founding.unsqueeze(1)
+        present = torch.maximum(present, _largest(saved[:, 0]))
+        missing = missing.scatter_reduce(0, best[:, 0], saved[:, -1], "amax")
     present, missing = all_largest(present), all_largest(missing)
     return float(present), float(missing[missing > -torch.inf].min())
 

@@ -77,6 +77,16 @@ class Problem(Priced):
         """|x_n| [N] of dense rows, in single precision."""
         return torch.linalg.vector_norm(cast(Tensor, self.X), dim=1).float()
 
+    def room(self, width: int) -> Tensor:
+        """A matrix [N, width] to write on, the same memory as in the last call if that suffices.
+
+        Of many rows, memory that the system gives anew takes longer than what is written there.
+        """
+        size, kept = self.num_data * width, vars(self).get("_room")
+        if kept is None or len(kept) < size:
+            kept = vars(self)["_room"] = self.base.new_empty(size)
+        return cast(Tensor, kept[:size].view(self.num_data, width))
+
     @property
     def total_base(self) -> Tensor:
         """The base of all points together, [] float64."""

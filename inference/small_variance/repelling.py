@@ -126,7 +126,7 @@ def assign(state: RepellingDescent, landscape: Landscape, *, unused: float = 0.5
 
     In the shares of a row, each transition that is not in use counts as `unused` moves.
     """
-    costs = all_costs(landscape.problem, state.centers, state.weights).T
+    costs = all_costs(landscape.problem, state.centers, state.weights)
     return replace(state, assignments=landscape.cheapest(costs, state, unused)).occupied()
 
 
@@ -205,7 +205,7 @@ def _opened(state: RepellingDescent, index: Tensor, landscape: Landscape) -> Rep
 
 def _candidates(state: RepellingDescent, landscape: Landscape, generator: torch.Generator) -> Tensor:
     """The numbers [M'] of points that may found a component: drawn with weights in proportion to what they cost."""
-    costs = all_costs(landscape.problem, state.centers, state.weights).amin(0)
+    costs = all_costs(landscape.problem, state.centers, state.weights).amin(1)
     excess = costs + all_largest(-costs.amin())
     weight = landscape.problem.data.counted(excess.clamp(min=torch.finfo(costs.dtype).tiny))
     noise = own_draws(len(weight), lambda number: weight.new_empty(number).exponential_(generator=generator))

@@ -93,7 +93,7 @@ class SequenceLandscape(Landscape):
             return state.assignments
         from . import _numba_paths  # compiles or loads machine code: only where it is needed
 
-        costs = self.sequences.spread(all_costs(self.problem, state.centers, state.weights).T.double())
+        costs = self.sequences.spread(all_costs(self.problem, state.centers, state.weights).double())
         counts, sizes = self.transitions(state), state.counts
         log_sizes = torch.arange(all_count(self.sequences.num_data) + 2, dtype=torch.float64)
         gains = torch.xlogy(log_sizes, log_sizes).diff()

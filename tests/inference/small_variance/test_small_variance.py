@@ -221,7 +221,7 @@ def test_costs_are_the_changes_of_the_objective(likelihood, loss, generator) -> 
             z = state.assignments.clone()
             z[n] = k
             change = naive_objective(problem, replace(state, assignments=z)) - value
-            assert float(costs[k, n] - costs[old, n]) == pytest.approx(change, abs=1e-9)
+            assert float(costs[n, k] - costs[n, old]) == pytest.approx(change, abs=1e-9)
         center, weights = problem.founders(torch.tensor([n]))
         z[n] = len(state.centers)
         alone = replace(
@@ -232,7 +232,7 @@ def test_costs_are_the_changes_of_the_objective(likelihood, loss, generator) -> 
         )
         change = naive_objective(problem, alone) - value
         price = problem.next_price(state.penalty, len(state.centers))
-        assert float(price + problem.founding[n] - costs[old, n]) == pytest.approx(change, abs=1e-9)
+        assert float(price + problem.founding[n] - costs[n, old]) == pytest.approx(change, abs=1e-9)
 
 
 @pytest.mark.parametrize("loss", [None, Hinge(), CrammerSinger()], ids=name_of)
@@ -244,8 +244,8 @@ def test_chunks_do_not_show(loss, generator, monkeypatch) -> None:
         own_scores(problem.data.features, state.weights, state.assignments),
     )
     costs = all_costs(problem, state.centers, state.weights)
-    torch.testing.assert_close(whole[0][1], costs.amin(0))
-    assert torch.equal(whole[0][0], costs.argmin(0))
+    torch.testing.assert_close(whole[0][1], costs.amin(1))
+    assert torch.equal(whole[0][0], costs.argmin(1))
     monkeypatch.setattr("regbayes.inference.small_variance.assignment._CACHE_NUMBERS", 50)
     monkeypatch.setattr("regbayes.inference.small_variance.assignment._SUM_ROWS", 7)
     torch.testing.assert_close(nearest_components(problem, state.centers, state.weights), whole[0])
@@ -529,11 +529,11 @@ def test_farthest_first_is_the_recursion_written_out(likelihood, generator) -> N
     """Founders are those that would save most alone, beside the centre of all and the founders before."""
     problem = problem_of(likelihood, Hinge(), generator)
     state = descent.init(problem, 0.0)
-    costs, founders = [all_costs(problem, state.centers, state.weights)[0].tolist()], list[int]()
+    costs, founders = [all_costs(problem, state.centers, state.weights)[:, 0].tolist()], list[int]()
     for _ in range(7):
         saved = [min(column) - own for *column, own in zip(*costs, problem.founding.tolist(), strict=True)]
         founders.append(saved.index(max(saved)))
-        costs.append(all_costs(problem, *problem.founders(torch.tensor(founders[-1:])))[0].tolist())
+        costs.append(all_costs(problem, *problem.founders(torch.tensor(founders[-1:])))[:, 0].tolist())
     assert farthest_first(problem, 7).tolist() == founders
 
 

@@ -32,10 +32,10 @@ def setting(generator, *, with_labels: bool, spread: float = 1.0, dtype=torch.fl
 def agree(problem, centers, weights) -> None:
     found, cost = assignment.nearest_components(problem, centers, weights)
     costs = assignment.all_costs(problem, centers, weights)
-    assert torch.equal(found, costs.argmin(0))
+    assert torch.equal(found, costs.argmin(1))
     scale = problem.X.double().square().sum(1).max() + centers.double().square().sum(1).max()
     atol = 10 * torch.finfo(costs.dtype).eps * float(scale)
-    torch.testing.assert_close(cost, costs.amin(0), rtol=1e-6, atol=atol)
+    torch.testing.assert_close(cost, costs.amin(1), rtol=1e-6, atol=atol)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)

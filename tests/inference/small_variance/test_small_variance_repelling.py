@@ -117,7 +117,7 @@ def test_a_move_changes_the_objective_by_the_change_of_its_cost(loss) -> None:
         labels = state.assignments.clone()
         labels[n] = k
         moved = landscape.objective(replace(state, assignments=labels))
-        torch.testing.assert_close(moved - own, costs[k, n] - costs[state.assignments[n], n])
+        torch.testing.assert_close(moved - own, costs[n, k] - costs[n, state.assignments[n]])
 
 
 @pytest.mark.one_in(2)
@@ -395,7 +395,7 @@ def test_single_steps_move_where_all_that_they_change_costs_least(weight) -> Non
         landscape = landscape_of(IHMM(FAMILY), inputs, [5, 1, 6])
         labels = torch.randperm(12, generator=torch.Generator().manual_seed(seed)) % 5
         state = state_at(labels.tolist(), landscape, penalty, 0.5, weight)
-        costs = landscape.sequences.spread(all_costs(landscape.problem, state.centers, state.weights).T)
+        costs = landscape.sequences.spread(all_costs(landscape.problem, state.centers, state.weights))
         price = partial(price_of_path, landscape, state, costs, penalty)
         naive, before = labels.clone(), None
         while before is None or not torch.equal(naive, before):
