@@ -8,7 +8,7 @@ from torch import Tensor
 from ..models.likelihoods import ExponentialFamily
 from ..models.sparse import Rows
 from .distributed.collectives import all_count
-from .distributed.picked import draw_rows, taken
+from .distributed.picked import draw_rows, own_of, sampled_rows, taken
 
 
 def far_apart(
@@ -18,12 +18,14 @@ def far_apart(
     generator: torch.Generator,
     weights: Tensor | None = None,
 ) -> Tensor:
-    """The numbers [count] of rows of X [N, D], each drawn with weight prop. to what the rows before it explain worse
-    than it would.
+    """Rows [count, D] of X [N, D], each drawn with weight prop. to what the rows before it explain worse than it would.
 
     A row counts `weights` [N] times, None: once. With a spherical Gaussian this is the seeding of k-means++ (Arthur &
-    Vassilvitskii 2007).
+    Vassilvitskii 2007). Of more than `MOST_ROWS` rows, those are drawn among so many of them, at random.
     """
+    if all_count(len(X)) > MOST_ROWS:
+        some = own_of(sampled_rows(len(X), MOST_ROWS, generator), len(X))
+        X, weights = X[some], None if weights is None else weights[some]
     own = likelihood.log_repeat(X)
     if weights is None:
         chosen = torch.randint(all_count(len(X)), (1,), generator=generator, device=X.device)
@@ -34,7 +36,7 @@ def far_apart(
         chi = likelihood.prior() + likelihood.statistics(taken(X, chosen[-1:]))
         best = torch.maximum(best, likelihood.log_predictive(X, chi).squeeze(1))
         if len(chosen) == count:
-            return chosen
+            return taken(X, chosen)
         deficit = (own - best).clamp(min=0).double()
         deficit = deficit if weights is None else deficit * weights
         chosen = torch.cat([chosen, draw_rows(deficit, 1, generator)])
@@ -42,5 +44,8 @@ def far_apart(
 
 def nearest(likelihood: ExponentialFamily, X: Rows, count: int, generator: torch.Generator) -> Tensor:
     """Labels [N] 0..count-1 of the rows of X [N, D]: which of `count` rows far apart explains each best."""
-    seeds = taken(X, far_apart(likelihood, X, count, generator))
-    return likelihood.log_predictive(X, likelihood.prior() + likelihood.statistics(seeds)).argmax(1)
+    seeds = likelihood.statistics(far_apart(likelihood, X, count, generator))
+    return likelihood.log_predictive(X, likelihood.prior() + seeds).argmax(1)
+
+
+MOST_ROWS = 100_000

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from ...models.distributions.sampling import uniforms
 from ...models.sparse import Rows
-from ...models.sums import all_rows, all_sum, ranks, span
+from ...models.sums import all_count, all_rows, all_sum, ranks, span
+from .collectives import own_draws
 
 
 def taken(table: Rows, index: Tensor) -> Rows:
@@ -53,6 +54,15 @@ def draw_rows(weights: Tensor, count: int, generator: torch.Generator) -> Tensor
     before = masses[_rank() - 1] if _rank() else masses.new_zeros(())
     below = torch.searchsorted(before + ends, levels * masses[-1])
     return all_sum(below).clamp(max=total - 1)
+
+
+def sampled_rows(number: int, most: int, generator: torch.Generator) -> Tensor:
+    """The numbers [M] of so many rows, drawn at random among those of all ranks [N], from how many are here."""
+    if most >= (total := all_count(number)):
+        return torch.arange(total, device=generator.device)
+    device = generator.device
+    drawn = own_draws(number, lambda number: torch.rand(number, generator=generator, device=device))
+    return top(drawn, most).sort().values
 
 
 def in_turns(change: Callable[[], object], shared: list[Tensor]) -> None:

@@ -35,8 +35,7 @@ def from_rows(
 
     Seeds are rows that are far apart; a few rounds give every row to the component that predicts it best.
     """
-    chosen = far_apart(family, X, truncation, generator, weights)
-    chi = family.prior() + family.statistics(X[chosen])
+    chi = family.prior() + family.statistics(far_apart(family, X, truncation, generator, weights))
     for _ in range(_NUM_ROUNDS):
         chi, sizes = _grouped(family, X, weights, family.log_predictive(X, chi).argmax(1), truncation)
     return point_parameters(family, chi[sizes.argsort(descending=True, stable=True)], generator)

@@ -50,7 +50,7 @@ def start(model: Model, data: Data, generator: torch.Generator) -> Latents:
     T, (_, C), P = model.truncation, data.targets.shape, data.features.shape[1]
     chi = model.likelihood.prior().expand(T, -1)
     if isinstance(model.likelihood, ExponentialFamily):
-        chi = chi + model.likelihood.statistics(data.X[far_apart(model.likelihood, data.X, T, generator)])
+        chi = chi + model.likelihood.statistics(far_apart(model.likelihood, data.X, T, generator))
     remaining = torch.arange(T, 1, -1, dtype=data.X.dtype, device=data.X.device)
     latents = {"sticks": 1 / remaining, "weights": data.X.new_zeros(T, P, C), **model.likelihood.draw(chi, generator)}
     laws, known = model.prior.hyperpriors(data.features), model.prior.start(data.features)

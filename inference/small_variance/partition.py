@@ -17,6 +17,7 @@ from ...models.sums import among
 from ..classifiers.duals import joint_hinge
 from ..distributed.collectives import all_count, on_all, span
 from ..distributed.passes import over_blocks
+from ..distributed.picked import sampled_rows
 from ..distributed.sources import RowSource
 from ..distributed.stream import Stream, stacked, stream_points
 from ..running.engine import Draw, Kernel
@@ -25,7 +26,7 @@ from .backend import SmallVariance
 from .landscape import Landscape
 from .penalty import MOST_ROWS, joint_penalty, keeping_penalty, single_penalty
 from .problem import Problem, require_divergence
-from .restarts import PricedRestarts, kernel_of, sampled_rows
+from .restarts import PricedRestarts, kernel_of
 from .state import Descent
 
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ...models.base import Model
-from ..distributed.collectives import all_count, own_draws
-from ..distributed.picked import own_of, top
+from ..distributed.collectives import all_count
+from ..distributed.picked import own_of, sampled_rows
 from ..protocol import KernelData, S
 from ..running.engine import Draw, Kernel
 from .backend import SmallVariance
@@ -77,15 +77,6 @@ def sampled(problem: R, most: int, generator: torch.Generator) -> R:
     if most >= all_count(N):
         return problem
     return problem.rows(own_of(sampled_rows(N, most, generator), N))
-
-
-def sampled_rows(number: int, most: int, generator: torch.Generator) -> Tensor:
-    """The numbers [M] of so many rows, drawn at random among those of all ranks [N], from how many are here."""
-    if most >= (total := all_count(number)):
-        return torch.arange(total, device=generator.device)
-    device = generator.device
-    drawn = own_draws(number, lambda number: torch.rand(number, generator=generator, device=device))
-    return top(drawn, most).sort().values
 
 
 @dataclass(frozen=True, eq=False)

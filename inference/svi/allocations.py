@@ -22,7 +22,6 @@ from ...models.mixture import Mixture
 from ...models.sequence import Sequences, StateSpace
 from ...models.sums import row_chunks
 from ..classifiers.natural import prior
-from ..distributed.picked import taken
 from ..seeding import far_apart
 from .factors import (
     MERGE_ROUNDS,
@@ -58,8 +57,7 @@ def start(
     """A state of independent points, from seeds that are far apart, the largest component first, with classifiers at
     their prior. With `observes` it has what these expect of the points; without, all responsibilities and no more."""
     points, family, T = data.points, family_of(model), model.truncation
-    seeds = taken(points.X, far_apart(family, points.X, T, generator, points.weights))
-    chi = family.prior() + family.statistics(seeds)
+    chi = family.prior() + family.statistics(far_apart(family, points.X, T, generator, points.weights))
     q = prior(T, points.features.shape[1], points.targets.shape[1], model.weight_scale, points.features)
     keep = not (kind.separate and observes) or keep_rows(points, T)
     sums = Sums(family, points, T, keep=keep)

@@ -206,7 +206,23 @@ def test_seeds_are_drawn_by_weight() -> None:
     weights = torch.tensor([1.0, 1.0, 1e-12, 1e-12], dtype=torch.float64)
     for seed in range(10):
         generator = torch.Generator().manual_seed(seed)
-        assert set(seeding.far_apart(family, X, 2, generator, weights).tolist()) == {0, 1}
+        assert set(seeding.far_apart(family, X, 2, generator, weights).flatten().tolist()) == {0.0, 10.0}
+
+
+def test_seeds_of_many_rows_are_among_some_of_them_with_their_weights(monkeypatch) -> None:
+    """The rows far out weigh nothing; of the others, ten values ten times each, some are at hand in each sample."""
+    X = torch.arange(200.0, dtype=torch.float64).unsqueeze(1) % 10 * 5
+    X[::2] += 1000.0
+    weights = torch.tensor([0.0, 1.0], dtype=torch.float64).repeat(100)
+    family = SphericalGaussian(0.0, 1.0, 100.0).resolve(X, weights)
+    monkeypatch.setattr(seeding, "MOST_ROWS", 60)
+    found = [seeding.far_apart(family, X, 4, torch.Generator().manual_seed(seed), weights) for seed in range(10)]
+    assert all(len(rows.unique()) == 4 and rows.max() < 50 for rows in found)
+    seen = list[int]()
+    taken = seeding.sampled_rows
+    monkeypatch.setattr(seeding, "sampled_rows", lambda *how: seen.append(how[1]) or taken(*how))
+    seeding.far_apart(family, X[:60], 4, torch.Generator(), weights[:60])
+    assert not seen  # few rows are all taken
 
 
 # -- small variance ----------------------------------------------------------------------------------------------------
