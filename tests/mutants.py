@@ -706,7 +706,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "now = before + all_sum(": "now = 0 * before + all_sum(",
     },
     ("inference/seeding.py", "inference/test_weights.py -k seeds"): {
-        "if weights is None else weights[some]": "None",
+        "weights is None else weights[some]": "True else None",
     },
     ("inference/small_variance/births.py", "inference/small_variance/test_small_variance.py -k no_block_raises"): {
         "(savings[:, best] > 0)": "(savings[:, best] >= 0)",
