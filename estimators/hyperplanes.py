@@ -1,8 +1,8 @@
 """The classifiers of components that stay as they are, at one strength and weight scale after another.
 
-All components are one dual problem (`inference.duals`) with a column for each component and score, whose target is
-missing in the rows of other components. It starts from the tilts of the setting before. Where there are fewer rows
-than features it is solved in the space of the rows, where rows have the same products; the tilts give the weights.
+Each component is a dual problem of its own rows (`inference.duals`), which starts from the tilts of the setting before.
+Where there are fewer rows than features they are solved in the space of the rows, where rows have the same products;
+the tilts give the weights.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..inference.classifiers.duals import solve
+from ..inference.classifiers.duals import solve_blocks
 from ..models.data import Data
-from ..models.losses import masked
 from ..models.losses.base import Loss
 
 
@@ -28,34 +27,32 @@ class Hyperplanes:
     """
 
     def __init__(self, data: Data, labels: Tensor) -> None:
-        self.weights, self.num_scores = data.weights, data.targets.shape[1]
-        self.features, self.rows = data.features, data.features
-        if data.num_data < data.features.shape[1]:
-            self.rows = torch.linalg.qr(data.features.T, mode="r").R.T.contiguous()
-        own = torch.nn.functional.one_hot(labels.long()).bool().repeat_interleave(self.num_scores, 1)
-        self.targets = data.targets.repeat(1, own.shape[1] // self.num_scores).where(own, torch.nan)
-        self.misses, self.tilts = bool(self.targets.isnan().any()), torch.zeros_like(self.targets)
+        self.data, self.sizes = data.rows(labels.argsort(stable=True)), labels.bincount().tolist()
+        self.rows, self.tilts = self.data.features, torch.zeros_like(data.targets)
+        self.is_wide = len(self.rows) < self.rows.shape[1]
+        if self.is_wide:
+            self.rows = torch.linalg.qr(self.rows.T, mode="r").R.T.contiguous()
 
     def at(self, model: Any) -> Tensor:
         """Weights [K, P, C] at the strength and the weight scale of a resolved model."""
-        found = solve(
+        weights, self.tilts = solve_blocks(
             self.rows,
-            self.targets,
-            masked(model.loss) if self.misses else model.loss,
+            self.data.targets,
+            model.loss,
             model.weight_scale,
-            row_weights=self.weights,
+            self.sizes,
+            row_weights=self.data.weights,
             start=self.tilts,
             max_passes=_MOST_PASSES,
         )
-        self.tilts = found.tilt
-        weights = found.weights
-        if self.rows is not self.features:
-            weights = model.weight_scale**2 * (self.features.T @ found.tilt)
-        return weights.unflatten(1, (-1, self.num_scores)).transpose(0, 1)
+        if not self.is_wide:
+            return weights
+        blocks = zip(*(part.split(self.sizes) for part in (self.data.features, self.tilts)), strict=True)
+        return model.weight_scale**2 * torch.stack([own.T @ tilts.to(own) for own, tilts in blocks])
 
 
 def has_dual(loss: Loss) -> bool:
-    """Whether components with this loss can be one problem: a convex one, whose scores have a factor each."""
+    """Whether classifiers with this loss have duals to start from: it is convex, and scores have a factor each."""
     return loss.has_conjugate and not loss.meets
 
 

@@ -98,10 +98,10 @@ def path(parts: tuple[Any, Any], start: NDArray[np.int64] | None, steps: list[St
 
 def at(model: Any, strength: float | None, weight_scale: float) -> Any:
     """The model with this strength, if its loss has one, and weight scale; they are checked where a search begins."""
-    name, named = strength_of(model), {"weight_scale": weight_scale}
+    found, name = model.replace(weight_scale=weight_scale), strength_of(model)
     if name is not None and strength is not None:
-        named[name] = strength
-    return clone(model).set_params(**named)
+        found.loss = clone(model.loss).set_params(**{name.removeprefix("loss__"): strength})
+    return found
 
 
 def takes_start(parts: tuple[Any, Any]) -> bool:

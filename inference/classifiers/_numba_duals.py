@@ -1,15 +1,21 @@
-"""Dual coordinate ascent compiled: points take turns, each at its optimum given the others."""
+"""Dual coordinate ascent compiled: points take turns, each at its optimum given the others; then, where a conjugate is
+curved, Newton steps."""
 
 import numpy as np
 
-from ..compiled._numba_functions import add, copy, dot, threshold
+from ..compiled._numba_functions import add, copy, dot, solve, threshold
 from ..compiled.decorators import entry, inner, part
 
 
 @entry
-def climb_boxes(features, squares, box, tilt, weights, tolerance, max_passes):
-    """As `climb`."""
-    return climb(features, squares, box, tilt, weights, tolerance, max_passes)
+def climb_boxes(features, squares, box, ends, tilt, weights, passes, tolerance, max_passes):
+    """As `climb`, of K blocks of points between ends [K + 1], with weights [K, C, P] and passes [K] of their own."""
+    linear, lower, upper, curvature, tube, variance = box
+    for k in range(len(passes)):
+        start, stop = ends[k], ends[k + 1]
+        own = linear[start:stop], lower[start:stop], upper[start:stop], curvature[start:stop], tube, variance
+        arrays = features[start:stop], squares[start:stop], own, tilt[start:stop], weights[k]
+        passes[k] = climb(*arrays, tolerance, max_passes)
 
 
 @part
@@ -17,16 +23,21 @@ def climb(features, squares, box, tilt, weights, tolerance, max_passes):
     """Set tilt [N, C] to optima, column by column, with weights [C, P] in step; the most passes that one took.
 
     A column ends with a gap of at most `tolerance` of its primal. A pass is over the points that still add to the gap,
-    in random order. squares [N] is nu^2 |a_n|^2; box (linear, lower, upper [N, C], curvature [N], tube, nu^2) is the
-    conjugate.
+    in random order, or a Newton step: these take over after as many passes as cost about as much. squares [N] is nu^2
+    |a_n|^2; box (linear, lower, upper [N, C], curvature [N], tube, nu^2) is the conjugate.
     """
     most, order, gaps = 0, np.empty(len(features), np.int64), np.empty(len(features))
+    least = max(_LEAST_PATIENCE, weights.shape[1]) if len(features) and box[3][0] > 0.0 else max_passes
     for c in range(len(weights)):
-        seed, num_checks, num_passes = np.uint64(c + 1), 0, 0
+        seed, num_checks, num_passes, patience = np.uint64(c + 1), 0, 0, least
         while True:
             number = _left(features, box, c, tilt, weights[c], tolerance, order, gaps)
             if number == 0 or num_passes >= max_passes:
                 break
+            if num_passes >= patience:
+                num_passes += _newton(features, box, c, tilt, weights[c], max_passes - num_passes)
+                patience = max_passes
+                continue
             num_checks += 1
             for _ in range(min(num_checks, _MOST_UNCHECKED, max_passes - num_passes)):
                 seed = _shuffle(order, number, seed)
@@ -102,6 +113,64 @@ def _visit(features, squares, box, c, rows, tilt, own):
         tilt[n, c] = found
 
 
+@part
+def _newton(features, box, c, tilt, own, most):
+    """At most so many Newton steps of weights [P] to the optimum of column c, then its tilts; how many it took.
+
+    The slope of the cost of a point is minus the tilt that attains it, which between its bounds is a line in the score:
+    a step leads to the optimum of the lines and the bounds that points are at, or to the least cost on the way.
+    """
+    (num_points, num_features), variance, num_steps = features.shape, box[5], 0
+    scores, reach, room = np.empty(num_points), np.empty(num_points), np.empty((num_features, num_features))
+    way = np.empty(num_features)
+    for n in range(num_points):
+        scores[n] = dot(features[n], own)
+    while num_steps < most:
+        num_steps += 1
+        room[:], way[:] = 0.0, 0.0
+        for n in range(num_points):
+            t = _best(box[0][n, c] - scores[n], n, c, box, 0.0)
+            if box[1][n, c] < t < box[2][n, c] and t != 0.0:
+                t += scores[n] / box[3][n]
+                for p in range(num_features):
+                    add(features[n, p] / box[3][n], features[n, : p + 1], room[p, : p + 1])
+            add(t, features[n], way)
+        for p in range(num_features):
+            room[p, p] += 1.0 / variance
+        solve(room, way)
+        add(-1.0, own, way)
+        for n in range(num_points):
+            reach[n] = dot(features[n], way)
+        ridge, square = dot(own, way) / variance, dot(way, way) / variance
+        fall, size = _rise(box, c, scores, reach, 0.0) + ridge, 1.0
+        if _rise(box, c, scores, reach, 1.0) + ridge + square > _LEVEL * abs(fall):
+            low, high = 0.0, 1.0
+            for _ in range(_NUM_HALVINGS):
+                size = (low + high) / 2.0
+                if _rise(box, c, scores, reach, size) + ridge + size * square > 0.0:
+                    high = size
+                else:
+                    low = size
+        add(size, way, own)
+        add(size, reach, scores)
+        if -fall <= _SETTLED * dot(own, own) / variance:
+            break
+    own[:] = 0.0
+    for n in range(num_points):
+        tilt[n, c] = _best(box[0][n, c] - scores[n], n, c, box, 0.0)
+        add(variance * tilt[n, c], features[n], own)
+    return num_steps
+
+
+@part
+def _rise(box, c, scores, reach, size):
+    """How fast the costs of points rise a step further along the way, so much of which is `reach` [N] in the scores."""
+    total = 0.0
+    for n in range(len(scores)):
+        total -= reach[n] * _best(box[0][n, c] - scores[n] - size * reach[n], n, c, box, 0.0)
+    return total
+
+
 @entry
 def improve_boxes(features, squares, box, weights, tolerance, max_passes):
     """Weights [C, P] nearer to their optima, and what each costs [C], ridge included: no more than those given.
@@ -159,5 +228,8 @@ def visit_simplices(features, squares, hinge, rows, tilt, weights):
 
 
 _MOST_UNCHECKED = 5  # passes in turns, fewer at first
+_LEAST_PATIENCE = 10  # passes before Newton steps
+_LEVEL, _SETTLED = 1e-9, 1e-12  # of a slope, and of the ridge: no more than rounding
+_NUM_HALVINGS = 30
 _LITTLE = 1e-3  # of a point's share in the gap that is left at the end
 _RISE = 0.01  # of the squares: how far from its kink a point has a tilt between the bounds

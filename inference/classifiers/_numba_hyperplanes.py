@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..compiled._numba_functions import add, copy, dot
+from ..compiled._numba_functions import add, back, copy, dot, solve
 from ..compiled._numba_losses import log_factor, observe
 from ..compiled.decorators import entry, inner, part
 
@@ -84,7 +84,7 @@ def draw(rows, owners, labels, halves, uniforms, noise, weights):
             _gather(rows.columns, start, tile[1, :size], tile[2, :size], tile[3], tril, mean)
         _finish(rows, tril, mean)
         copy(noise[k], weights[k])
-        _back(tril, weights[k])
+        back(tril, weights[k])
         add(1.0, mean, weights[k])
 
 
@@ -185,34 +185,7 @@ def _finish(rows, tril, mean):
     """With the prior, which A is yet without."""
     for p in range(len(mean)):
         tril[p, p] += rows.precision
-    return _solve(tril, mean)
-
-
-@part
-def _solve(tril, mean):
-    """A [P, P], its lower half, and A m become the Cholesky factor and m; the log determinant of A."""
-    log_det, P = 0.0, len(tril)
-    for p in range(P):
-        for q in range(p + 1):
-            value = tril[p, q]
-            for o in range(q):
-                value -= tril[p, o] * tril[q, o]
-            tril[p, q] = math.sqrt(value) if p == q else value / tril[q, q]
-        log_det += 2.0 * math.log(tril[p, p])
-        for q in range(p):
-            mean[p] -= tril[p, q] * mean[q]
-        mean[p] /= tril[p, p]
-    _back(tril, mean)
-    return log_det
-
-
-@inner
-def _back(tril, vector):
-    """L^-T of a vector [P], in place."""
-    for p in range(len(vector) - 1, -1, -1):
-        for o in range(p + 1, len(vector)):
-            vector[p] -= tril[o, p] * vector[o]
-        vector[p] /= tril[p, p]
+    return solve(tril, mean)
 
 
 @inner

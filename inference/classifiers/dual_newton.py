@@ -1,6 +1,6 @@
 """SVM duals by an interior-point method (Mehrotra 1992, Gondzio 1996): boxes, their tubes, and the joint hinge.
 
-    eta = nu^2 sum_n a_n t_n^T,   eta^T a_n - linear_n + curvature_n t_n = low_n - high_n + shift_n,
+    eta = nu^2 sum_n a_n t_n^T,   eta^T a_n - linear_n = low_n - high_n + shift_n,
     lower <= t_n <= upper,        low (t - lower) = high (upper - t) = mu > 0, which falls to 0
 
 are the optimum of `duals`; low and high are the multipliers of the bounds, and shift that of sum_c t_nc = 0, which a
@@ -45,7 +45,6 @@ class Program:
     linear: Tensor  # [N, C]
     upper: Tensor  # [N, C]
     room: Tensor  # [N, 1] > 0, upper - lower; of a joint hinge the sum of upper
-    curvature: Tensor  # [N, 1] of g*(-t); 0 of a hinge
     variance: float  # nu^2
     joint: bool
 
@@ -67,30 +66,23 @@ class Program:
 
     def gap(self, tilt: Tensor) -> Tensor:
         """The duality gap [] of tilts within their bounds."""
-        slope, above = self.slopes(self.variance * (self.features.T @ tilt), tilt), self.upper - tilt
+        slope, above = self.slopes(self.variance * (self.features.T @ tilt)), self.upper - tilt
         if self.joint:
             return (self.room.squeeze(1) * slope.amax(1)).sum() - (above * slope).sum()
-        # the best change of each tilt while the scores stay: a whole Newton step, or as far as the bounds allow
-        change = -slope / self.curvature.clamp(min=torch.finfo(slope.dtype).tiny)
-        change = torch.minimum(torch.maximum(change, above - self.room), above)
-        return -(change * (slope + self.curvature * change / 2)).sum()
+        # the best change of each tilt while the scores stay is as far as the bounds allow
+        return -(torch.where(slope < 0, above, above - self.room) * slope).sum()
 
-    def slopes(self, weights: Tensor, tilt: Tensor) -> Tensor:
+    def slopes(self, weights: Tensor) -> Tensor:
         """How the dual falls with each tilt [N, C] at weights [P, C]."""
-        return self.features @ weights - self.linear + self.curvature * tilt
+        return self.features @ weights - self.linear
 
     def start(self, weights: Tensor, measure: float) -> Point:
         """The point for the slopes at these weights [P, C] where each product is `measure`."""
         if self.joint:
             return self._start_jointly(weights, measure)
-        near, far = (self.slopes(weights, end) for end in (self.upper - self.room, self.upper))
-        if (near < far).any():  # slopes grow with the tilt, and say where between its bounds it is: they meet
-            for _ in range(_NUM_HALVINGS):
-                middle = (near + far) / 2
-                more = self.slopes(weights, self.upper - self._rooms(middle, measure)[1]) > middle
-                near, far = torch.where(more, middle, near), torch.where(more, far, middle)
-        below, above = self._rooms(far, measure)
-        return Point(weights, below, above, measure / below, measure / above, torch.zeros_like(far))
+        slope = self.slopes(weights)
+        below, above = self._rooms(slope, measure)
+        return Point(weights, below, above, measure / below, measure / above, torch.zeros_like(slope))
 
     def _rooms(self, slope: Tensor, measure: float) -> tuple[Tensor, Tensor]:
         """The distances [N, 1] of each tilt from its bounds at which measure / below - measure / above is its slope [N,
@@ -100,7 +92,7 @@ class Program:
         return 2 * measure * self.room / (root + size), 2 * measure * self.room / (root - size)
 
     def _start_jointly(self, weights: Tensor, measure: float) -> Point:
-        cost = self.features @ weights - self.linear
+        cost = self.slopes(weights)
         top, least = cost.amax(1, keepdim=True), measure / self.room
         near, far = least, cost.shape[1] * least
         for _ in range(_NUM_HALVINGS):
@@ -146,7 +138,7 @@ class Program:
 
     def _directions(self, at: Point) -> Callable[[Tensor, Tensor], Point]:
         """The function that gives the step to products of these values [N, C]."""
-        theta = self.curvature + at.high / at.above + (0.0 if self.joint else at.low / at.below)
+        theta = at.high / at.above + (0.0 if self.joint else at.low / at.below)
         inverse = 1 / theta
         total = inverse.sum(1, keepdim=True)
 
@@ -154,9 +146,8 @@ class Program:
             return inverse * (part - (inverse * part).sum(1, keepdim=True) / total) if self.joint else inverse * part
 
         tril = safe_cholesky(self._matrix(inverse, total))
-        tilt = self.upper - at.above
-        off = self.features.T @ tilt - at.weights / self.variance
-        cost = self.slopes(at.weights, tilt) - at.shift
+        off = self.features.T @ (self.upper - at.above) - at.weights / self.variance
+        cost = self.slopes(at.weights) - at.shift
 
         def direction(low: Tensor, high: Tensor) -> Point:
             rho = (0.0 if self.joint else low / at.below) - high / at.above - cost
@@ -207,21 +198,17 @@ class Piece(NamedTuple):
 
 
 def box_piece(features: Tensor, count: Tensor, variance: float, box: Box, column: int) -> Piece:
-    """That of one score, of features [N, P] that count [N, 1] times; a tube's row is one above it and one below."""
+    """That of one score without curvature, of features [N, P] that count [N, 1] times; a tube's row is one above it and
+    one below."""
     columns = slice(column, column + 1)
     linear, lower, upper = (part[:, columns] for part in box[:3])
     rows = torch.nonzero((lower < upper).squeeze(1)).squeeze(1)
     linear, lower, upper = linear[rows], (count * lower)[rows], (count * upper)[rows]
-    curvature = box.curvature / count[rows]
-    if box.curvature:
-        # no loss alone, which is curvature t^2 / 2, costs more than all do at weights of zero: bounds that never bind
-        most = 2 * ((linear.square() / curvature).sum() / curvature).sqrt()
-        lower, upper = torch.maximum(lower, -most), torch.minimum(upper, most)
     if box.tube:
         none = torch.zeros_like(lower)
         linear, rows = torch.cat([linear - box.tube, linear + box.tube]), rows.repeat(2)
-        lower, upper, curvature = torch.cat([none, lower]), torch.cat([upper, none]), curvature.repeat(2, 1)
-    program = Program(features[rows], linear, upper, upper - lower, curvature, variance, False)
+        lower, upper = torch.cat([none, lower]), torch.cat([upper, none])
+    program = Program(features[rows], linear, upper, upper - lower, variance, False)
     return Piece(program, rows, columns, lower)
 
 
@@ -231,7 +218,7 @@ def joint_piece(
     """That of all scores together, for targets [N, C]; rows with NaN have no tilts."""
     rows = torch.nonzero(~targets.isnan().any(1)).squeeze(1)
     own, room = (targets[rows] > 0).to(features), 2 * strength * count[rows]
-    program = Program(features[rows], margin * own, room * own, room, torch.zeros_like(room), variance, True)
+    program = Program(features[rows], margin * own, room * own, room, variance, True)
     return Piece(program, rows, slice(None), room * own)
 
 

@@ -7,14 +7,15 @@ have one value; r_n counts a point, 1 without. Sums of
 r_n g(f_n) + r_n g*(-t_n / r_n) + t_n . f_n >= 0, f_n = eta^T a_n, are the duality gap, which says when to stop. On the
 CPU points take turns, compiled, for losses with a `box` and for that of Crammer and Singer: each sets its own t_n to
 the optimum given all others. For any other loss with a `conjugate`, and on other devices, all points move at once, by
-accelerated proximal gradient steps. Where either leaves a gap, boxes and joint hinges end with an interior-point method
-(`dual_newton`).
+accelerated proximal gradient steps. Where either leaves a gap, compiled boxes with a curvature end with Newton steps of
+the primal, other boxes and joint hinges with an interior-point method (`dual_newton`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import singledispatch
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -90,6 +91,36 @@ def solve(
         left = left._replace(num_passes=found.num_passes + left.num_passes)
         found = left if left.gap < found.gap else found._replace(num_passes=left.num_passes)
     return found.to(features.dtype)
+
+
+def solve_blocks(
+    features: Tensor,
+    targets: Tensor,
+    loss: Loss,
+    weight_scale: float,
+    sizes: list[int],
+    *,
+    row_weights: Tensor | None,
+    start: Tensor,
+    max_passes: int,
+) -> tuple[Tensor, Tensor]:
+    """Weights [K, P, C] and tilts [N, C] of blocks of rows with these sizes, one after another: of each what `solve`
+    finds. Compiled passes over all blocks are one call; those that need more than these are then solved alone."""
+    exact = _Problem(features, targets, loss, weight_scale, row_weights).double()
+    tilt, left = exact.feasible(start.double()), list(range(len(sizes)))
+    ends = list(accumulate(sizes, initial=0))
+    blocks = [slice(*pair) for pair in pairwise(ends)]
+    weights = weight_scale**2 * torch.stack([tilt[rows].T @ exact.features[rows] for rows in blocks])
+    box = loss.box(exact.targets)
+    if box is not None and host.on_cpu(features) and ranks() is None:
+        most = min(max_passes, _patience(exact) or max_passes)
+        left = torch.nonzero(_climb_blocks(exact, box, ends, tilt, weights, _GAP, most) >= most).flatten().tolist()
+    for rows, k in ((blocks[k], k) for k in left):
+        times = None if row_weights is None else row_weights[rows]
+        options: dict[str, Any] = {"row_weights": times, "start": tilt[rows].to(targets), "max_passes": max_passes}
+        found = solve(features[rows], targets[rows], loss, weight_scale, tolerance=_GAP, **options)
+        weights[k], tilt[rows] = found.weights.T, found.tilt.double()
+    return weights.mT.to(features), tilt
 
 
 def _together(
@@ -220,13 +251,23 @@ def _by_passes(problem: _Problem, exact: _Problem, tilt: Tensor, tolerance: floa
 
 def _climb(problem: _Problem, box: Box, tilt: Tensor, tolerance: float, max_passes: int) -> Dual:
     """Column by column: passes over the rows that still add to the gap, in random order."""
+    tilt, weights = tilt.clone(), problem.weights(tilt).T.contiguous()
+    passes = _climb_blocks(problem, box, [0, len(tilt)], tilt, weights.unsqueeze(0), tolerance, max_passes)
+    _, gap = problem.gaps(problem.features @ weights.T, tilt)
+    return Dual(weights.T.contiguous(), tilt, gap, int(passes[0]))
+
+
+def _climb_blocks(
+    problem: _Problem, box: Box, ends: list[int], tilt: Tensor, weights: Tensor, tolerance: float, max_passes: int
+) -> Tensor:
+    """The same of the K blocks of rows between some ends [K + 1], tilts [N, C] and weights [K, C, P] in place; how many
+    passes [K] each took."""
     from . import _numba_duals  # compiles or loads machine code: only where it is needed
 
-    tilt, weights = tilt.clone(), problem.weights(tilt).T.contiguous()
-    arrays = *_boxes(problem, box), tilt.numpy(), weights.numpy()
-    num_passes = _numba_duals.climb_boxes(*arrays, tolerance, max_passes)
-    _, gap = problem.gaps(problem.features @ weights.T, tilt)
-    return Dual(weights.T.contiguous(), tilt, gap, num_passes)
+    passes = torch.empty(len(weights), dtype=torch.int64)
+    arrays = (part.numpy() for part in (torch.tensor(ends), tilt, weights, passes))
+    _numba_duals.climb_boxes(*_boxes(problem, box), *arrays, tolerance, max_passes)
+    return passes
 
 
 def _boxes(problem: _Problem, box: Box) -> tuple[Any, ...]:
@@ -314,7 +355,8 @@ def _patience(problem: _Problem) -> int | None:
         return None
     if joint_hinge(problem.loss) is not None:
         return max(_LEAST_PATIENCE, _PATIENCE * P * problem.targets.shape[1])
-    return None if problem.loss.box(problem.targets) is None else max(_LEAST_PATIENCE, _PATIENCE * P)
+    box = problem.loss.box(problem.targets)
+    return None if box is None or box.curvature else max(_LEAST_PATIENCE, _PATIENCE * P)
 
 
 def _by_newton(problem: _Problem, start: Dual, tolerance: float) -> Dual:
@@ -339,6 +381,7 @@ def _by_newton(problem: _Problem, start: Dual, tolerance: float) -> Dual:
     return found if found.gap < start.gap else start._replace(num_passes=found.num_passes)
 
 
+_GAP = 1e-3  # by default
 _CHECK_EVERY = 5
 _MOST_TOGETHER = 2000  # rows of several ranks that each of them solves for
 _PATIENCE = 2  # passes for each column of the matrix of a Newton step

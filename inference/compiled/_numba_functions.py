@@ -32,6 +32,33 @@ def copy(source, target):
         target[n] = source[n]
 
 
+@inner
+def back(tril, vector):
+    """L^-T of a vector [P], in place."""
+    for p in range(len(vector) - 1, -1, -1):
+        for o in range(p + 1, len(vector)):
+            vector[p] -= tril[o, p] * vector[o]
+        vector[p] /= tril[p, p]
+
+
+@part
+def solve(tril, mean):
+    """A [P, P], its lower half, and A m become the Cholesky factor and m; the log determinant of A."""
+    log_det, P = 0.0, len(tril)
+    for p in range(P):
+        for q in range(p + 1):
+            value = tril[p, q]
+            for o in range(q):
+                value -= tril[p, o] * tril[q, o]
+            tril[p, q] = math.sqrt(value) if p == q else value / tril[q, q]
+        log_det += 2.0 * math.log(tril[p, p])
+        for q in range(p):
+            mean[p] -= tril[p, q] * mean[q]
+        mean[p] /= tril[p, p]
+    back(tril, mean)
+    return log_det
+
+
 @part
 def threshold(values, mass):
     """theta with sum_m max(values_m - theta, 0) = mass: entries below it are left out until none is."""

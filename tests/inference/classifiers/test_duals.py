@@ -10,7 +10,8 @@ from setups import name_of
 from sklearn.svm import LinearSVC, LinearSVR
 from torch import Tensor
 
-from regbayes.inference.classifiers.duals import Dual, improved, solve
+from regbayes.inference.classifiers.duals import Dual, improved, solve, solve_blocks
+from regbayes.inference.classifiers.minimum import slopes
 from regbayes.models.losses import (
     CrammerSinger,
     EpsilonInsensitive,
@@ -22,6 +23,7 @@ from regbayes.models.losses import (
     SquaredHinge,
     StudentT,
 )
+from regbayes.models.losses.conjugates import Box
 
 NU = 0.7
 LOSSES = [
@@ -118,6 +120,33 @@ def test_columns_are_improved_from_any_weights(loss, counted) -> None:
         close(found, best, 1e-4)
 
 
+class SquaredTube(EpsilonInsensitive):
+    """phi(y | f) = exp(-max(0, |y - f| - e)^2 / (2 k)), with e the epsilon and k the strength."""
+
+    def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
+        return -((y - score).abs() - self.epsilon).relu().square() / (2 * self.strength)
+
+    def box(self, y: Tensor) -> Box:
+        return Box(y, torch.full_like(y, -torch.inf), torch.full_like(y, torch.inf), self.strength, self.epsilon)
+
+
+@pytest.mark.parametrize("counted", [False, True], ids=["once", "counted"])
+@pytest.mark.parametrize("loss", [SquaredTube(0.3, 0.5), OneVsRest(SquaredHinge(0.7, 1.2))], ids=name_of)
+def test_newton_steps_end_what_passes_leave(loss, counted) -> None:
+    """Rows of very different lengths, a wide prior and a start far off: passes alone would take thousands."""
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(40):
+        features, targets = case(loss, generator, N=60, P=9)
+        features = features * torch.randn(60, 1, generator=generator, dtype=torch.float64).exp().square()
+        counts = 0.3 + torch.rand(60, generator=generator, dtype=torch.float64) if counted else None
+        times = torch.ones_like(targets[:, :1]) if counts is None else counts.unsqueeze(1)
+        start = 3 * torch.randn(9, targets.shape[1], generator=generator, dtype=torch.float64)
+        options = {"row_weights": counts, "tolerance": 1e-12, "max_passes": 60}
+        found, _ = improved(features, targets, loss, 30.0, start, **options)
+        pull = times * slopes(loss, features @ found, targets)
+        assert (features.T @ pull - found / 30.0**2).abs().max() <= 1e-4 * (features.T.abs() @ pull.abs()).max()
+
+
 @pytest.mark.parametrize("loss", [LOSSES[0], LOSSES[4], CrammerSinger(1.1)], ids=name_of)
 def test_rounding_does_not_decide_where_passes_end(loss) -> None:
     """Rows at the kink of a loss have a gap of rounding alone: which of them are visited next must not depend on it."""
@@ -140,6 +169,22 @@ def test_rounding_does_not_decide_where_passes_end(loss) -> None:
             for X, start in zip((features, features + noise), starts, strict=True)
         )
         close(same, near, 1e-10)
+
+
+@pytest.mark.parametrize("loss", [*LOSSES, Masked(OneVsRest(Boxless()))], ids=name_of)
+def test_each_block_of_rows_has_the_optimum_of_its_own(loss, generator) -> None:
+    features, targets = case(loss, generator, N=40)
+    counts = 0.3 + torch.rand(40, generator=generator, device=generator.device, dtype=torch.float64)
+    weights, tilt = solve_blocks(
+        features, targets, loss, NU, [7, 33], row_weights=counts, start=torch.zeros_like(targets), max_passes=500
+    )
+    for own, rows in zip(weights, (slice(7), slice(7, 40)), strict=True):
+        least = solve(
+            features[rows], targets[rows], loss, NU, row_weights=counts[rows], tolerance=1e-8, max_passes=9000
+        )
+        costs = [primal(each, features[rows], targets[rows], loss, counts[rows]) for each in (least.weights, own)]
+        assert costs[0] <= costs[1] + 1e-9 <= 1.002 * costs[0]
+        close(own, NU**2 * features[rows].T @ tilt[rows], 1e-8)
 
 
 @pytest.mark.parametrize("loss", LOSSES[:6], ids=name_of)
