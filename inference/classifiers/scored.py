@@ -303,10 +303,12 @@ class RepellingHyperplanes:
         shape = len(labels), len(self.features)
         halves = half_normals(shape, generator=generator, dtype=torch.float64)
         levels, noise = uniforms(shape, generator), normals(weights.shape[:2], generator, halves)
-        found = weights.squeeze(2).to(halves, copy=True)
-        arrays = self.owners, labels, halves, levels, noise, found
-        entry_of(_numba_hyperplanes.draw, rows.loss)(rows, *(array.numpy() for array in arrays))
-        return found.to(weights).unsqueeze(2)
+        natural = halves.new_empty(len(labels), 2, len(self.features))
+        arrays = self.owners, labels, halves, levels, weights.squeeze(2).to(halves), natural
+        entry_of(_numba_hyperplanes.see, rows.loss)(rows, *(array.numpy() for array in arrays))
+        room = _numba_hyperplanes.Room.of(rows)
+        entry_of(_numba_hyperplanes.draw, rows.loss)(rows, natural.numpy(), noise.numpy(), room)
+        return noise.to(weights).unsqueeze(2)
 
     def sides(self, labels: Tensor) -> Scored:
         """The hyperplanes with these labels [B] as the scores of one set of classifiers [1, P, B]."""
@@ -329,8 +331,9 @@ class RepellingHyperplanes:
         other = self.weight_scale * normals(tuple(weights.shape), generator, weights)
         levels, angles = uniforms((len(weights), 2 + MOST_SHRINKS), generator), np.empty(len(weights))
         planes = (each.squeeze(2).double().numpy() for each in (weights, other))
+        room = np.empty((2, len(self.features)))
         entry_of(_numba_hyperplanes.turn, self.compiled.loss)(
-            self.compiled, self.owners.numpy(), *planes, levels.numpy(), angles
+            self.compiled, self.owners.numpy(), *planes, levels.numpy(), angles, room
         )
         across, up = (torch.from_numpy(part(angles)).to(weights).view(-1, 1, 1) for part in (np.cos, np.sin))
         return weights * across + other * up

@@ -60,8 +60,9 @@ def means_of(natural: Tensor, scored: Scored | RepellingHyperplanes) -> Tensor:
     from ...classifiers import _numba_hyperplanes
     from ...compiled.decorators import entry_of
 
-    rows, means = scored.compiled, natural.new_empty(len(natural), scored.features.shape[1])
-    entry_of(_numba_hyperplanes.fill_means, rows.loss)(rows, natural.numpy(), means.numpy())
+    rows, means = scored.compiled, natural.new_zeros(len(natural), scored.features.shape[1])
+    room = _numba_hyperplanes.Room.of(rows)
+    entry_of(_numba_hyperplanes.draw, rows.loss)(rows, natural.squeeze(2).numpy(), means.numpy(), room)
     return means.unsqueeze(2)
 
 
@@ -112,14 +113,16 @@ def _improve_compiled(fits: BlockFits, shares: Tensor, rows: Any, num_steps: int
 
     nodes, masses = _normal_quadrature(fits.bound.dtype, fits.bound.device)
     quadrature = _numba_hyperplanes.Quadrature(nodes.numpy(), masses.numpy(), LEAST_SCALE)
-    arrays = shares.T.double().contiguous(), fits.natural, fits.goal, fits.bound
-    entry_of(_numba_hyperplanes.improve, rows.loss)(rows, quadrature, *(array.numpy() for array in arrays), num_steps)
+    natural, goal = fits.natural.squeeze(2), fits.goal.squeeze(2)
+    arrays = shares.T.double().contiguous(), natural, goal, fits.bound, *natural.new_empty(2, *natural.shape)
+    given = *(array.numpy() for array in arrays), _numba_hyperplanes.Room.of(rows), num_steps
+    entry_of(_numba_hyperplanes.improve, rows.loss)(rows, quadrature, *given)
     return fits
 
 
 def _evaluate(natural: Tensor, shares: Tensor, scored: Scored | RepellingHyperplanes) -> tuple[Tensor, Tensor]:
     """The goal [K, 2, C, N] of Gaussians, and their bounds [K]."""
-    goal, bound = torch.empty_like(natural), natural.new_zeros(len(natural))
+    goal, bound = torch.zeros_like(natural), natural.new_zeros(len(natural))
     if scored.compiled is not None:
         _improve_compiled(BlockFits(natural, goal, bound), shares, scored.compiled, 0)
         return goal, bound
