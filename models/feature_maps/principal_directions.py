@@ -83,7 +83,8 @@ def _directions(X: Rows, most: int, weights: Tensor | None) -> tuple[Tensor, Ten
     # the sign of an axis is arbitrary; fixed, so that a fit can be repeated
     sign = axes.gather(0, axes.abs().argmax(0, keepdim=True)).sign()
     size = (all_sum(_counted(projected.square(), weights).sum()) / total).sqrt()
-    tiny = torch.finfo(X.dtype).eps * largest_later(largest_of(entries.abs().flatten()))()
+    largest = largest_later(largest_of(entries.abs().flatten()))().clamp(min=0.0)  # of no entries -inf
+    tiny = torch.finfo(X.dtype).eps * largest
     return loc, axes * sign / (size if size > tiny else torch.ones_like(size))
 
 

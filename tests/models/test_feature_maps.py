@@ -138,6 +138,12 @@ def test_sparse_rows_have_the_features_of_dense_ones(num_directions, proportions
         torch.testing.assert_close(one(sparse), other(sparse), rtol=1e-3, atol=1e-3)
 
 
+def test_sparse_rows_without_entries_have_features_of_zero() -> None:
+    X = SparseRows.of(scipy.sparse.csr_matrix((5, 4)))
+    found = PrincipalDirections(2, intercept=0.0).resolve(X)(X)
+    torch.testing.assert_close(found, torch.zeros_like(found))
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("power", [0.5, 1.0])
 def test_scaled_columns_are_those_of_rows_that_were_scaled_before(power, weighted) -> None:
