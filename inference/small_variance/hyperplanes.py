@@ -37,8 +37,7 @@ def fit_hyperplanes(
     """
     if not weights.numel():
         return weights, hyperplane_costs(points, assignments, weights, model)
-    margins = _sides(points, assignments, len(weights), model)
-    has_box = margins.loss.box(margins.targets) is not None
+    has_box = model.loss.box(weights.new_ones(1, 1)) is not None
     if has_box and host.on_cpu(weights) and points.span[1] <= _MOST_ROWS:
         (features, times), labels = points.together, all_rows(assignments, points.span)
         near, cost = improved(
@@ -52,6 +51,7 @@ def fit_hyperplanes(
             max_passes=_PASSES * num_steps,
         )
         return near.T.unsqueeze(2).contiguous(), cost
+    margins = _sides(points, assignments, len(weights), model)
     fit = minimum(margins, estimate(margins, weights.transpose(0, 2)), None, num_steps)
     return fit.weights.transpose(0, 2).contiguous(), fit.cost.squeeze(0)
 

@@ -76,8 +76,8 @@ class Landscape:
         price = self.problem.model.prior.price(state.penalty.double(), state.num_components)
         return partial(torch.as_tensor, price, dtype=torch.float64, device=state.penalty.device)
 
-    def natural_transition_penalty(self, start: Descent, plain: Problem) -> float:
-        """The default of the penalty of a transition, from a descent of DP-means."""
+    def natural_transition_penalty(self, start: Callable[[], Descent], plain: Problem) -> float:
+        """The default of the penalty of a transition, from a descent of DP-means, if there are transitions."""
         return 0.0
 
     # -- what does not ---------------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ class Prices:
         seeded = torch.Generator(plain.X.device).manual_seed(options.seed)
         natural, transition_penalty = joint_penalty(plain, options.num_components, seeded), options.transition_penalty
         if transition_penalty is None:
-            transition_penalty = landscape.natural_transition_penalty(_start(plain, natural, seeded), plain)
+            transition_penalty = landscape.natural_transition_penalty(lambda: _start(plain, natural, seeded), plain)
         return cls(plain, natural, natural if options.penalty is None else options.penalty, transition_penalty)
 
 

@@ -121,9 +121,10 @@ class SequenceLandscape(Landscape):
 
         return cost
 
-    def natural_transition_penalty(self, start: Descent, plain: Problem) -> float:
+    def natural_transition_penalty(self, start: Callable[[], Descent], plain: Problem) -> float:
         """What an observed step costs on average, its component's penalty apart."""
-        cost = (start.objective - plain.price(start.penalty, start.num_components)) / all_count(plain.num_data)
+        found = start()
+        cost = (found.objective - plain.price(found.penalty, found.num_components)) / all_count(plain.num_data)
         return float(cost.clamp(min=torch.finfo(plain.X.dtype).tiny))
 
     def transitions(self, state: RepellingDescent) -> Tensor:
