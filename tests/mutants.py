@@ -868,6 +868,11 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "grams -= (weight": "grams += (weight",
         "square[some] -= own": "square[some] += own",
     },
+    ("inference/svi/features/_numba_rows.py", "inference/svi/test_svi_features.py -k compiled_margins"): {
+        "force = w * heights[c, start + i]": "force = heights[c, start + i]",
+        "odds[later, i] -= w": "odds[later, i] += w",
+        "logit - mass * slopes[j, following]": "logit + mass * slopes[j, following]",
+    },
     ("inference/svi/topics/_numba_topics.py", "inference/svi/test_svi_topics.py -k compiled_documents"): {
         "pull[k] += factor * weights[word, k]": "pull[k] += factor",
         "min(max(found, box[1, n, c]), box[2, n, c])": "found",

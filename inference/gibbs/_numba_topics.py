@@ -194,7 +194,7 @@ def _visit(tokens, n, precision, shift, eta, reach, work):
     length, drift, direct = tokens.starts[n + 1] - tokens.starts[n], 0.0, reach > _FAR
     _set_tilt(tokens, n, precision, shift, eta, length, work)
     for m in range(tokens.starts[n], tokens.starts[n + 1]):
-        word, old = tokens.words[m], tokens.assignments[m]
+        word, old = tokens.words[m], np.int64(tokens.assignments[m])  # as `new` is: `_set_row` is compiled once
         if direct:  # the tilt of the other tokens
             tokens.document_counts[n, old] -= 1
             _set_tilt(tokens, n, precision, shift, eta, length, work)

@@ -8,130 +8,156 @@ time stay in a cache.
 """
 
 import math
+from typing import NamedTuple, Self
 
 import numpy as np
 
-from ...compiled._numba_functions import copy
-from ...compiled.decorators import entry, inner
+from ...compiled.decorators import inner, lean_entry
 
-_ROWS = 128
+ROWS = 128
 
 
-@entry
-def visit_joint(logits, coupling, psi, lines, slopes, masses):
+class Room(NamedTuple):
+    """What is written to for some rows; compiled code makes no arrays, and so counts no references to them."""
+
+    odds: np.ndarray  # [B, ROWS]
+    own: np.ndarray  # [C, ROWS] their lines or rests
+    rows: np.ndarray  # [6, ROWS] those below
+    breaks: np.ndarray  # [2, C]
+
+    @classmethod
+    def of(cls, slopes: np.ndarray) -> Self:
+        """Room for slopes [B, C]."""
+        B, C = slopes.shape
+        return cls(*(np.empty(shape, slopes.dtype) for shape in ((B, ROWS), (C, ROWS), (6, ROWS), (2, C))))
+
+
+_FOUND, _CHANGE, _TOP, _RISE, _TOP_AHEAD, _RISE_AHEAD = range(6)
+_PULL, _PULL_AHEAD = _TOP, _RISE
+
+
+@lean_entry
+def visit_joint(logits, coupling, psi, lines, slopes, masses, room):
     """Set psi [B, N] to their optimum in turn for g = mass max_c line_c; lines [C, N] follow.
 
     logits [B, N] are by all but g; coupling [B, B] says how much a feature takes from the logits of another, the
     diagonal from its own; slopes [B, C] what it adds to the lines; masses are [1, N].
     """
-    num_features, num_scores = slopes.shape
-    odds, own = np.empty((num_features, _ROWS), psi.dtype), np.empty((num_scores, _ROWS), psi.dtype)
-    found, change, top, rise, top_ahead, rise_ahead = np.zeros((6, _ROWS), psi.dtype)
-    for start in range(0, psi.shape[1], _ROWS):
-        stop = min(start + _ROWS, psi.shape[1])
-        _copy(logits, start, odds, 0, stop - start)
-        _copy(lines, start, own, 0, stop - start)
-        for j in range(num_features):
-            slope, probabilities = slopes[j], psi[j, start:stop]
-            change[:] = 0.0
-            _highest(change, own, slope, top, rise)
-            for i in range(stop - start):
-                odds[j, i] += probabilities[i] * coupling[j, j]
-                found[i] = _logistic(odds[j, i] - masses[0, start + i] * rise[i])
-                change[i] = found[i] - probabilities[i]
-            _highest(change, own, slope, top_ahead, rise_ahead)
-            for i in range(stop - start):
-                if rise[i] != rise_ahead[i]:
-                    ends, first = (probabilities[i], found[i]), (top[i], rise[i])
-                    found[i] = _walk_lines(ends, odds[j, i], masses[0, start + i], own, slope, i, first)
-                    change[i] = found[i] - probabilities[i]
-                probabilities[i] = found[i]
-            _add(change, slope, own)
-            _tell(change, odds, coupling, j)
-        _copy(own, 0, lines, start, stop - start)
+    odds, own, rows, _ = room
+    for first in range(0, psi.shape[1], ROWS):
+        start, size = _some(first, psi.shape[1])
+        _take(logits, start, size, odds)
+        _take(lines, start, size, own)
+        for j in range(len(slopes)):
+            for i in range(size):
+                rows[_CHANGE, i] = 0.0
+            _highest(own, slopes, j, size, rows, _TOP, _RISE)
+            for i in range(size):
+                odds[j, i] += psi[j, start + i] * coupling[j, j]
+                rows[_FOUND, i] = _logistic(odds[j, i] - masses[0, start + i] * rows[_RISE, i])
+                rows[_CHANGE, i] = rows[_FOUND, i] - psi[j, start + i]
+            _highest(own, slopes, j, size, rows, _TOP_AHEAD, _RISE_AHEAD)
+            for i in range(size):
+                if rows[_RISE, i] != rows[_RISE_AHEAD, i]:
+                    ends, line = (psi[j, start + i], rows[_FOUND, i]), (rows[_TOP, i], rows[_RISE, i])
+                    rows[_FOUND, i] = _walk_lines(ends, odds[j, i], masses[0, start + i], own, slopes, j, i, line)
+                    rows[_CHANGE, i] = rows[_FOUND, i] - psi[j, start + i]
+                psi[j, start + i] = rows[_FOUND, i]
+            _follow(own, slopes, odds, coupling, j, size, rows)
+        _give(own, lines, start, size)
 
 
-@entry
-def visit_hinges(logits, coupling, psi, rests, slopes, heights):
+@lean_entry
+def visit_hinges(logits, coupling, psi, rests, slopes, heights, room):
     """The same for g = sum_c height_c (-rest_c)_+, with rests and heights [C, N]."""
-    num_features, num_scores = slopes.shape
-    odds = np.empty((num_features, _ROWS), psi.dtype)
-    own, height = np.zeros((2, num_scores, _ROWS), psi.dtype)
-    found, change, pull, pull_ahead = np.zeros((4, _ROWS), psi.dtype)
-    breaks, falls = np.empty((2, num_scores), psi.dtype)
-    for start in range(0, psi.shape[1], _ROWS):
-        stop = min(start + _ROWS, psi.shape[1])
-        _copy(logits, start, odds, 0, stop - start)
-        _copy(rests, start, own, 0, stop - start)
-        _copy(heights, start, height, 0, stop - start)
-        for j in range(num_features):
-            slope, probabilities = slopes[j], psi[j, start:stop]
-            change[:] = 0.0
-            _pull(change, own, slope, height, pull)
-            for i in range(stop - start):
-                odds[j, i] += probabilities[i] * coupling[j, j]
-                found[i] = _logistic(odds[j, i] + pull[i])
-                change[i] = found[i] - probabilities[i]
-            _pull(change, own, slope, height, pull_ahead)
-            for i in range(stop - start):
-                if pull[i] != pull_ahead[i]:
-                    ends = probabilities[i], found[i]
-                    found[i] = _walk_hinges(ends, odds[j, i], pull[i], own, slope, i, height, breaks, falls)
-                    change[i] = found[i] - probabilities[i]
-                probabilities[i] = found[i]
-            _add(change, slope, own)
-            _tell(change, odds, coupling, j)
-        _copy(own, 0, rests, start, stop - start)
+    odds, own, rows, breaks = room
+    for first in range(0, psi.shape[1], ROWS):
+        start, size = _some(first, psi.shape[1])
+        _take(logits, start, size, odds)
+        _take(rests, start, size, own)
+        for j in range(len(slopes)):
+            for i in range(size):
+                rows[_CHANGE, i] = 0.0
+            _pull(own, slopes, j, heights, start, size, rows, _PULL)
+            for i in range(size):
+                odds[j, i] += psi[j, start + i] * coupling[j, j]
+                rows[_FOUND, i] = _logistic(odds[j, i] + rows[_PULL, i])
+                rows[_CHANGE, i] = rows[_FOUND, i] - psi[j, start + i]
+            _pull(own, slopes, j, heights, start, size, rows, _PULL_AHEAD)
+            for i in range(size):
+                if rows[_PULL, i] != rows[_PULL_AHEAD, i]:
+                    ends, given = (psi[j, start + i], rows[_FOUND, i]), (odds[j, i], rows[_PULL, i])
+                    rows[_FOUND, i] = _walk_hinges(ends, given, own, slopes, j, i, heights, start + i, breaks)
+                    rows[_CHANGE, i] = rows[_FOUND, i] - psi[j, start + i]
+                psi[j, start + i] = rows[_FOUND, i]
+            _follow(own, slopes, odds, coupling, j, size, rows)
+        _give(own, rests, start, size)
 
 
 @inner
-def _copy(source, start, target, place, number):
-    """Write some columns of a table over those of another one."""
-    for i in range(len(source)):
-        copy(source[i, start : start + number], target[i, place : place + number])
+def _some(first, number):
+    """Where some rows start, and how many they are. Unsigned: a sum of other numbers may be below 0 for all that numba
+    knows, and loops over indices which may be use no vector instructions."""
+    return np.uint64(first), np.uint64(min(ROWS, number - first))
 
 
 @inner
-def _walk_lines(ends, logit, mass, lines, slope, i, first):
+def _take(source, start, size, target):
+    """Some columns of a table."""
+    for c in range(len(source)):
+        for i in range(size):
+            target[c, i] = source[c, start + i]
+
+
+@inner
+def _give(source, target, start, size):
+    """Write them back."""
+    for c in range(len(source)):
+        for i in range(size):
+            target[c, start + i] = source[c, i]
+
+
+@inner
+def _walk_lines(ends, logit, mass, lines, slopes, j, i, first):
     """Between the old p and the one ahead, over the upper envelope of line + slope (p - old p), from its first line."""
     (p, ahead), (height, rise) = ends, first
     side = 1.0 if ahead > p else -1.0
     while True:
         at, following = side * (ahead - p), -1
-        for c in range(len(slope)):
-            steeper = side * (slope[c] - rise)
+        for c in range(len(lines)):
+            steeper = side * (slopes[j, c] - rise)
             cross = (height - lines[c, i]) / steeper
             if (steeper > 0.0) & (cross < at):
                 at, following = cross, c
         if following < 0:
             return ahead
-        ahead = _logistic(logit - mass * slope[following])
+        ahead = _logistic(logit - mass * slopes[j, following])
         if side * (ahead - p) <= at:
             return p + side * at
-        height, rise = lines[following, i], slope[following]
+        height, rise = lines[following, i], slopes[j, following]
 
 
 @inner
-def _walk_hinges(ends, logit, pull, rests, slope, i, height, breaks, falls):
-    """Between the old p and the one ahead, over the breaks in their order, from the pull at the old p."""
-    p, ahead = ends
+def _walk_hinges(ends, given, rests, slopes, j, i, heights, n, breaks):
+    """Between the old p and the one ahead, over the breaks in their order, from logit and pull at the old p."""
+    (p, ahead), (logit, pull) = ends, given
     side = 1.0 if ahead > p else -1.0
     reach, count = side * (ahead - p), 0
-    for c in range(len(slope)):
-        speed, rest = side * slope[c], rests[c, i]
+    for c in range(len(rests)):
+        speed, rest = side * slopes[j, c], rests[c, i]
         at = -rest / speed
-        breaks[count], falls[count] = at, side * abs(speed) * height[c, i]
+        breaks[0, count], breaks[1, count] = at, side * abs(speed) * heights[c, n]
         count += ((rest < 0.0) == (speed > 0.0)) & (speed != 0.0) & (at < reach)
     for _ in range(count):
         place = 0
         for other in range(1, count):
-            if breaks[other] < breaks[place]:
+            if breaks[0, other] < breaks[0, place]:
                 place = other
-        at = breaks[place]
+        at = breaks[0, place]
         if side * (ahead - p) <= at:
             break
-        pull -= falls[place]
-        breaks[place] = math.inf
+        pull -= breaks[1, place]
+        breaks[0, place] = math.inf
         ahead = _logistic(logit + pull)
         if side * (ahead - p) <= at:
             return p + side * at
@@ -139,44 +165,41 @@ def _walk_hinges(ends, logit, pull, rests, slope, i, height, breaks, falls):
 
 
 @inner
-def _pull(change, rests, slope, heights, pull):
+def _pull(rests, slopes, j, heights, start, size, rows, pull):
     """The pull of all hinges after a change of p."""
-    pull[:] = 0.0
-    for c in range(len(slope)):
-        w, own, height = slope[c], rests[c], heights[c]
-        for i in range(len(pull)):
-            force = w * height[i]
-            pull[i] += force if own[i] + change[i] * w < 0.0 else 0.0
+    for i in range(size):
+        rows[pull, i] = 0.0
+    for c in range(len(rests)):
+        w = slopes[j, c]
+        for i in range(size):
+            force = w * heights[c, start + i]
+            rows[pull, i] += force if rests[c, i] + rows[_CHANGE, i] * w < 0.0 else 0.0
 
 
 @inner
-def _highest(change, lines, slope, top, rise):
+def _highest(lines, slopes, j, size, rows, top, rise):
     """The height and slope of the highest line where p has changed."""
-    top[:] = -math.inf
-    for c in range(len(slope)):
-        w, own = slope[c], lines[c]
-        for i in range(len(top)):
-            height = own[i] + change[i] * w
-            higher = height > top[i]
-            top[i], rise[i] = height if higher else top[i], w if higher else rise[i]
+    for i in range(size):
+        rows[top, i] = -math.inf
+    for c in range(len(lines)):
+        w = slopes[j, c]
+        for i in range(size):
+            height = lines[c, i] + rows[_CHANGE, i] * w
+            higher = height > rows[top, i]
+            rows[top, i], rows[rise, i] = height if higher else rows[top, i], w if higher else rows[rise, i]
 
 
 @inner
-def _add(change, slope, scores):
-    """scores + change slope."""
-    for c in range(len(slope)):
-        w, own = slope[c], scores[c]
-        for i in range(len(change)):
-            own[i] += change[i] * w
-
-
-@inner
-def _tell(change, odds, coupling, j):
-    """Pass a change of feature j on to the features after it."""
+def _follow(scores, slopes, odds, coupling, j, size, rows):
+    """Scores + change slope; and a change of feature j is passed on to the features after it."""
+    for c in range(len(scores)):
+        w = slopes[j, c]
+        for i in range(size):
+            scores[c, i] += rows[_CHANGE, i] * w
     for later in range(j + 1, len(odds)):
-        w, own = coupling[j, later], odds[later]
-        for i in range(len(change)):
-            own[i] -= w * change[i]
+        w = coupling[j, later]
+        for i in range(size):
+            odds[later, i] -= w * rows[_CHANGE, i]
 
 
 @inner

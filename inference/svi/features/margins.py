@@ -115,7 +115,8 @@ def compiled_margin(loss: Loss, targets: Tensor, scores: Tensor, slope: Tensor) 
 
     def settle(some: slice, logits: Tensor, coupling: Tensor, own: Tensor) -> None:
         odds = torch.addmm(logits, slope[some], tilts.to(logits).T)
-        visit(odds.numpy(), coupling.numpy(), own.numpy(), columns, slopes[some], forces)
+        arrays = odds.numpy(), coupling.numpy(), own.numpy(), columns, slopes[some], forces
+        visit(*arrays, _numba_rows.Room.of(slopes[some]))
 
     def one(k: int, log_odds: Tensor, psi: Tensor) -> Tensor:
         found = psi[k : k + 1].clone()
