@@ -76,13 +76,14 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
     highest score is predicted. X may be sparse for `BNMC` with a likelihood and a feature map that take it, such as
     `MultinomialDirichlet` and `PrincipalDirections`. Rows have no weights.
 
-    A label is predicted where its probability is above `threshold_`, which the folds choose for the highest micro-F1:
+    A label is predicted where its probability is above `threshold_`, half of the highest micro-F1 that the folds find:
     below one half where labels are rare. A fit that predicts no label of any of its rows warns.
 
     Parameters
     ----------
-    model : a model of many tasks or of label sets; None: `BNMC()`, whose classifiers see 150 principal directions
-        (`PrincipalDirections(150, scaling=0.5)`, `weight_scale=3.0`) of more columns, or of more columns than rows
+    model : a model of many tasks or of label sets; None: `BNMC()`, whose classifiers see 150 principal directions, of
+        at most 400 rows all (`PrincipalDirections(150, scaling=0.5)`, `weight_scale=3.0`), of more columns, or of more
+        columns than rows
     inference : a backend of `regbayes.inference`, which owns the seed; None: `SVI(tolerance=0.03)`
     cv : number of folds by which the probabilities of a model of label sets are calibrated (`calibrated_by` of the
         posterior) and the threshold is chosen: as many fits to the other rows, some cv times the time of one. "auto": 5
@@ -124,7 +125,8 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         """The parts; by default with classifiers that so many rows [N, D] can tell."""
         model, inference = self.parts()
         if self.model is None and X.shape[1] > min(X.shape[0], _MOST_DIRECTIONS):
-            directions = PrincipalDirections(_MOST_DIRECTIONS, scaling=0.5)
+            number = X.shape[0] if X.shape[0] <= _WHOLE_ROWS else _MOST_DIRECTIONS
+            directions = PrincipalDirections(number, scaling=0.5)
             model = model.replace(feature_map=directions, weight_scale=_WIDE_SCALE)
         return model, inference
 
@@ -302,6 +304,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
 _TOLERANCE = 0.03
 _MANY_FOLDS, _FEW_ROWS = 5, 1000
 _MOST_DIRECTIONS = 150
+_WHOLE_ROWS = 400  # whose own space has so few directions that rare labels may have them all
 _WIDE_SCALE = 3.0  # of log odds of rows whose mean square length is 1: from 0.05 to 0.95
 
 

@@ -42,10 +42,10 @@ def shared_threshold(probabilities: Tensor, signs: Tensor) -> float:
     """The threshold of all labels with the highest micro-F1, from probabilities and signs [N, C], NaN where missing.
 
     Expected micro-F1 is highest at half of what it is there (Lipton, Elkan & Naryanaswamy 2014), which is far below one
-    half where labels are rare. It is one half where the rows cannot tell: unless F1 rises by more than two standard
-    errors, by the influence of each row on F1 = 2 hits / (predicted + present).
+    half where labels are rare; rows tell better how high it is than where. It is one half where they cannot tell:
+    unless F1 rises by more than two standard errors, by the influence of each row on F1 = 2 hits / (predicted +
+    present).
     """
-    found = float(best_thresholds(probabilities.reshape(-1, 1), signs.reshape(-1, 1)))
     present = (signs == 1).double()
 
     def influences(threshold: float) -> tuple[Tensor, Tensor]:
@@ -55,6 +55,8 @@ def shared_threshold(probabilities: Tensor, signs: Tensor) -> float:
         f1 = hits.sum() / size
         return f1, (hits - f1 * total) / size
 
+    highest, _ = influences(float(best_thresholds(probabilities.reshape(-1, 1), signs.reshape(-1, 1))))
+    found = float(highest) / 2
     (best, each), (plain, every) = influences(found), influences(0.5)
     return found if best - plain > 2 * (each - every).square().sum().sqrt() else 0.5
 
