@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import torch
+
 from ..models.base import Model
-from ..models.sums import all_values
+from ..models.sums import all_sum
 from ..models.warning import warn
 from .structures import Draw
 
@@ -17,8 +19,11 @@ def warn_if_full(draws: list[Draw], model: Model, remedy: str = "") -> None:
 
     It is what kernels of truncated models give as `Kernel.warn`. `remedy` comes after a larger truncation.
     """
-    full = [len(all_values(draw["assignments"])) == model.truncation for draw in draws]
-    _warn("components are occupied", full, model, remedy)
+    if not draws:
+        return
+    none = torch.zeros(model.truncation, dtype=torch.int64, device=draws[0]["assignments"].device)
+    occupied = all_sum(torch.stack([none.index_fill(0, draw["assignments"].long(), 1) for draw in draws]))
+    _warn("components are occupied", (occupied > 0).all(1).tolist(), model, remedy)
 
 
 def warn_if_all_used(draws: list[Draw], model: Model) -> None:

@@ -27,6 +27,11 @@ class Spread:
         """Where these start among those of all ranks, and how many all are."""
         return span(self.num_data)
 
+    def placed(self, start: int, total: int) -> Self:
+        """The same, whose `span` is known without asking other ranks."""
+        self.__dict__["span"] = start, total
+        return self
+
 
 class RowData(Spread):
     """What data of exchangeable rows share. Every field is a table [N, ...] with an entry for each row, or None."""

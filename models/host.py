@@ -6,7 +6,7 @@ Where code asks `host.on_cpu(X)`, by the module, a test may run what a GPU would
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -32,6 +32,15 @@ def looks(like: _Placed, step: int) -> bool:
     """Whether a loop asks after this step, from 0, if it may end: always, or on a GPU, where the host would wait, in
     every fourth."""
     return on_cpu(like) or step % 4 == 3
+
+
+def answers(flags: Iterable[torch.Tensor], like: _Placed) -> Iterator[bool]:
+    """Whether each of some flags [] is true: one after another, as they are asked for; on a GPU, where the host would
+    wait for each, all at once."""
+    if on_cpu(like):
+        return map(bool, flags)
+    known = list(flags)
+    return iter(torch.stack(known).tolist() if known else [])
 
 
 def require_room(name: str, value: Any, num_bytes: float, device: Any = "cpu", *, mend: str = "") -> None:

@@ -56,6 +56,11 @@ class TaskData(Spread):
         return self.targets[self.rows, self.tasks]
 
     @cached_property
+    def known_pairs(self) -> Data:
+        """The pairs as points whose classifiers see the inputs alone."""
+        return self.pairs(self.X[:, :0])
+
+    @cached_property
     def starts(self) -> list[int]:
         """M + 1 places among the pairs."""
         return [0, *torch.bincount(self.tasks, minlength=self.num_tasks).cumsum(0).tolist()]

@@ -79,7 +79,7 @@ def told() -> None:
 
 def largest_later(tensor: Tensor) -> Callable[[], Tensor]:
     """What `all_largest` gives of a tensor [...], which the next sum brings along."""
-    found = Later(_apart(tensor))
+    found = Later(apart(tensor))
     return lambda: found().amax(0)
 
 
@@ -146,10 +146,10 @@ def span(number: int) -> tuple[int, int]:
 def each_rank(value: Tensor) -> tuple[Tensor, int]:
     """What each of R ranks has of a number [], [R], and which of them this one is."""
     those = ranks()
-    return all_sum(_apart(value)), 0 if those is None else those.number
+    return all_sum(apart(value)), 0 if those is None else those.number
 
 
-def _apart(value: Tensor) -> Tensor:
+def apart(value: Tensor) -> Tensor:
     """A tensor [...] in the place of this rank, [R, ...], and zeros for all others."""
     if (those := ranks()) is None:
         return value.unsqueeze(0)

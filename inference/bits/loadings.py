@@ -57,6 +57,11 @@ class Sums(NamedTuple):
     precision: Tensor | None = None  # [D], a_d of columns that share the gram; None: each has its own
     squares: Tensor | None = None  # [D] float64, sum_n r_n (b_nd / a_d)^2 where they share it
 
+    def only(self, columns: Tensor) -> Sums:
+        """Those of some features, from their indices [K']."""
+        gram = self.gram[..., columns, :][..., columns]
+        return self._replace(linear=self.linear[columns], gram=gram, counts=self.counts[columns])
+
 
 def sum_rows(features: Tensor, data: FeatureData, observed: PseudoObservation, scale: float = 1.0) -> Sums:
     """The sums, `scale` times, of (expected) features [N, K] and pseudo-observations of the entries."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
@@ -45,7 +46,13 @@ def task_margins(data: TaskData, model: MultiTaskInfiniteLatentSVM, features: Te
     """What classifiers [M, K + P, 1] of tasks cost, each of which sees the pairs of its own, by features [D, K]."""
     pairs = data.pairs(data.X @ features)
     return Scored(
-        pairs.features, pairs.targets, model.loss, model.weight_scale, owner=data.tasks, num_owners=data.num_tasks
+        pairs.features,
+        pairs.targets,
+        model.loss,
+        model.weight_scale,
+        owner=data.tasks,
+        num_owners=data.num_tasks,
+        source=data.known_pairs,
     )
 
 
@@ -72,7 +79,32 @@ class Margins:
         def choose(double: Margins, d: int, k: int, gain: Tensor, base: Tensor, step: Tensor) -> Tensor:
             return (gain + double._gain(base, step) > levels[d, k]).to(gain)
 
+        if ranks() is not None:
+            return self._set_ahead(features, levels, generative, scores)
         return self._in_turn("set_bits", features, generative, scores, choose, levels)
+
+    def _set_ahead(self, features: Tensor, levels: Tensor, generative: Generative, scores: Tensor) -> Tensor:
+        """The same where ranks sum: for many bits at once, as if none of them changed. What comes after the first one
+        that does is computed again."""
+        found, scores, generative, double = self._in_double(features, scores, generative)
+        places, first = list(product(range(len(found)), range(found.shape[1]))), 0
+        size = len(places)
+        while first < len(places):
+            some = places[first : first + size]
+            steps = (double._step(d, k) for d, k in some)
+            own = [
+                double._own_gain(scores - found[place] * step, step) for place, step in zip(some, steps, strict=True)
+            ]
+            odds = torch.stack([generative.log_odds(found, d, k) for d, k in some]) + all_sum(torch.stack(own))
+            at = tuple(torch.tensor(some, device=found.device).T)
+            changed = torch.nonzero((odds > levels[at]) != (found[at] > 0)).flatten().tolist()
+            number = 1 + changed[0] if changed else len(some)
+            if changed:
+                d, k = some[changed[0]]
+                scores = scores + (1 - 2 * found[d, k]) * double._step(d, k)
+                found[d, k] = 1 - found[d, k]
+            first, size = first + number, 2 * number
+        return found.to(features.dtype)
 
     def fit_probabilities(self, psi: Tensor, generative: Generative, scores: Tensor) -> Tensor:
         """Probabilities [D, K], each in turn at the optimum of E log prior + entropy + log phi(E f).
@@ -96,8 +128,7 @@ class Margins:
     ) -> Tensor:
         """Values [D, K], each in turn anew: by the compiled function of this name; or else by `choose` from its log
         odds without margins, the scores [A] without it, and the step [A] that it adds to them."""
-        found, scores = values.double().clone(), scores.double().clone()
-        generative = Generative(*(part.double() for part in generative))
+        found, scores, generative, double = self._in_double(values, scores, generative)
         if (arrays := self._arrays()) is not None:
             from . import _numba_shared_projection
 
@@ -105,8 +136,6 @@ class Margins:
             visit = getattr(_numba_shared_projection, name)
             visit(found.numpy(), *(own.numpy() for own in given), *arrays, parts, scores.numpy())
             return found.to(values.dtype)
-        data = TaskData(self.data.X.double(), self.data.inputs.double(), self.data.targets)
-        double = Margins(data, self.loss, self.weights.double())
         for d in range(len(found)):
             for k in range(found.shape[1]):
                 step = double._step(d, k)
@@ -115,10 +144,23 @@ class Margins:
                 scores = base + found[d, k] * step
         return found.to(values.dtype)
 
+    def _in_double(
+        self, values: Tensor, scores: Tensor, generative: Generative
+    ) -> tuple[Tensor, Tensor, Generative, Margins]:
+        """Copies of values [D, K] and scores [A], and all else, in double precision."""
+        data = TaskData(self.data.X.double(), self.data.inputs.double(), self.data.targets)
+        parts = Generative(*(part.double() for part in generative))
+        copies = values.double().clone(), scores.double().clone()
+        return *copies, parts, Margins(data, self.loss, self.weights.double())
+
     def _gain(self, base: Tensor, step: Tensor) -> Tensor:
         """log phi [] at scores base + step [A] over that at the base."""
+        return all_sum(self._own_gain(base, step))
+
+    def _own_gain(self, base: Tensor, step: Tensor) -> Tensor:
+        """The same over the pairs of this rank."""
         known = self.data.known.to(base)
-        return all_sum((self.loss.log_factor(base + step, known) - self.loss.log_factor(base, known)).sum())
+        return (self.loss.log_factor(base + step, known) - self.loss.log_factor(base, known)).sum()
 
     def _best(self, gain: Tensor, base: Tensor, step: Tensor) -> Tensor:
         """The p [] that minimizes -entropy - gain p + sum_a g(base_a + step_a p), by bisection of its log odds."""

@@ -26,8 +26,8 @@ from ...models.domains import POSITIVE, Number, Whole, read, shown
 from ...models.losses import CrammerSinger, Loss, Masked
 from ...models.losses.conjugates import Box
 from ...models.sparse import entries_sum
-from ...models.sums import among, ranks, row_chunks
-from ..distributed.collectives import all_count, all_rows, all_sum, own_draws
+from ...models.sums import ranks, row_chunks
+from ..distributed.collectives import all_sum
 from .dual_newton import box_piece, joint_piece
 
 
@@ -76,8 +76,6 @@ def solve(
     _require_tensors(features, targets, loss, row_weights=row_weights, start=start)
     tolerance, max_passes = read("tolerance", tolerance, Number(least=0.0)), read("max_passes", max_passes, Whole())
     weight_scale = read("weight_scale", weight_scale, POSITIVE)
-    if ranks() is not None and all_count(len(features)) <= _MOST_TOGETHER:
-        return _together(features, targets, loss, weight_scale, row_weights, start, tolerance, max_passes)
     problem = _Problem(features, targets, loss, weight_scale, row_weights)
     tilt = problem.feasible(torch.zeros_like(targets) if start is None else start)
     exact = problem.double()
@@ -121,33 +119,6 @@ def solve_blocks(
         found = solve(features[rows], targets[rows], loss, weight_scale, tolerance=_GAP, **options)
         weights[k], tilt[rows] = found.weights.T, found.tilt.double()
     return weights.mT.to(features), tilt
-
-
-def _together(
-    features: Tensor,
-    targets: Tensor,
-    loss: Loss,
-    weight_scale: float,
-    row_weights: Tensor | None,
-    start: Tensor | None,
-    tolerance: float,
-    max_passes: int,
-) -> Dual:
-    """The dual of a few rows that several ranks have: each of them solves it for all rows."""
-    rows, known = all_rows(features), all_rows(targets)
-    others = [None if part is None else all_rows(part) for part in (row_weights, start)]
-    with among(None):
-        found = solve(
-            rows,
-            known,
-            loss,
-            weight_scale,
-            row_weights=others[0],
-            start=others[1],
-            tolerance=tolerance,
-            max_passes=max_passes,
-        )
-    return found._replace(tilt=own_draws(len(features), lambda number: found.tilt))
 
 
 def improved(
@@ -383,7 +354,6 @@ def _by_newton(problem: _Problem, start: Dual, tolerance: float) -> Dual:
 
 _GAP = 1e-3  # by default
 _CHECK_EVERY = 5
-_MOST_TOGETHER = 2000  # rows of several ranks that each of them solves for
 _PATIENCE = 2  # passes for each column of the matrix of a Newton step
 _LEAST_PATIENCE = 40  # where a step's many short operations cost more than its matrix
 _MOST_UNCHECKED = 5  # passes in turns, fewer at first

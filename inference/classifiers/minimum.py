@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ...models import host
 from ...models.losses.base import Loss, PseudoObservation
+from ...models.sums import among, ranks
 from ..distributed.collectives import all_sum, once
 from .duals import joint_hinge, solve
 from .scored import Scored
@@ -84,9 +85,9 @@ def descended(problem: Scored, fit: Estimate, target: Tensor) -> Estimate:
     reach, weights, scores = problem.scores(target), fit.weights, fit.scores
     shares = (0.25**power for power in range(1, _NUM_SHARES))
     less = ((torch.lerp(fit.weights, target, share), torch.lerp(fit.scores, reach, share)) for share in shares)
-    whole = (target, reach), problem.cost(target, reach)
+    costs = problem.costs(chain([(target, reach)], less))
     cost, found = fit.cost, torch.zeros_like(fit.cost, dtype=torch.bool)
-    for power, ((moved, moved_scores), moved_cost) in enumerate(chain([whole], problem.costs(less))):
+    for power, ((moved, moved_scores), moved_cost) in enumerate(costs):
         lower = ~found & (moved_cost <= fit.cost)  # not so where a number is not finite
         if not power and all_found(lower):
             return fit._replace(weights=moved, scores=moved_scores, told=partial(_known, moved_cost))
@@ -113,14 +114,33 @@ def minimum(problem: Scored, fit: Estimate, limits: DualLimits | None, num_steps
     is a quick one, in some steps.
 
     Steps alone stay far from the optimum where rows are separable and nu is large; a slow dual does where they are not.
+    Of a few rows that several ranks have, each of these computes all of it: where a dual is wanted, or where the source
+    of the rows is known.
     """
     if not fit.weights.numel():
         return fit
+    if (limits is not None or problem.source is not None) and ranks() is not None and are_few(problem):
+        return _of_all(problem, fit, partial(minimum, limits=limits, num_steps=num_steps))
     if limits is not None and problem.loss.has_conjugate:
         fit = solved(problem, fit, limits)
         if has_quick_dual(problem):
             return fit
     return once(partial(majorized, problem, fit, num_steps), partial(_of_rows, problem, fit.tilt))
+
+
+def are_few(problem: Scored) -> bool:
+    """Whether one process, or each of several ranks, may compute for all rows."""
+    return ranks() is None or problem.span[1] <= MOST_TOGETHER
+
+
+def _of_all(problem: Scored, fit: Estimate, work: Callable[[Scored, Estimate], Estimate]) -> Estimate:
+    """What `work` makes of an estimate, on each rank from the rows of all ranks; for the rows that are here."""
+    whole, tilt = problem.together(fit.tilt)
+    with among(None):
+        found = work(whole, estimate(whole, fit.weights, tilt))
+    start = problem.span[0]
+    own = slice(start, start + len(fit.tilt))
+    return found._replace(scores=found.scores[own], tilt=found.tilt[own])
 
 
 def solved(problem: Scored, fit: Estimate, limits: DualLimits) -> Estimate:
@@ -182,6 +202,7 @@ def all_found(found: Tensor) -> bool:
     return host.on_cpu(found) and bool(found.all())
 
 
+MOST_TOGETHER = 2000  # rows of several ranks
 _NUM_SHARES = 5
 _WIDTHS = (0.3, 0.1, 0.03, 0.0)
 _NEGLIGIBLE = 1e-6

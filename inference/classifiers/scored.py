@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, singledispatch
 from typing import Any, ClassVar
 
@@ -26,14 +26,14 @@ from ...models import host
 from ...models import scores as linear
 from ...models.base import Model
 from ...models.compiled import compiled_loss
-from ...models.data import Data
+from ...models.data import Data, Spread
 from ...models.distributions.inverse_gaussian import half_normals
 from ...models.distributions.sampling import normals, uniforms
 from ...models.hyperplanes import Hyperplanes
 from ...models.losses.base import Loss, PseudoObservation
 from ...models.sparse import group_sums
 from ...models.sums import among, ranks, row_chunks
-from ..distributed.collectives import Later, all_count, all_sum, all_sums, own_stream
+from ..distributed.collectives import Later, all_count, all_rows, all_sum, all_sums, own_stream, span
 from .elliptical_slice import MOST_SHRINKS, elliptical_slice
 from .ridge import Ridge, in_row_space, owner_means, ridges_of_owners, rows_of_owners, soft_means, soft_natural
 from .row_space import RowRidge
@@ -50,6 +50,7 @@ class Scored:
     row_weights: Tensor | None = None  # r [N] > 0; None: each row counts once
     owner: Tensor | None = None  # [N] int64 in 0..K-1; None: K is 1
     num_owners: int = 1  # K
+    source: Spread | None = None  # of the rows, which knows their `span`; None: they ask
 
     # of split-merge proposals: steps of a fit by which they are screened, 0: by the family alone; and how many of them
     # divide two blocks anew, which the scans do well where a row is scored by its own component alone
@@ -71,6 +72,24 @@ class Scored:
     def counted(self, values: Tensor) -> Tensor:
         """What belongs to the rows, [N, C], times their weights."""
         return values if self.row_weights is None else values * self.row_weights.to(values.dtype).unsqueeze(1)
+
+    @cached_property
+    def span(self) -> tuple[int, int]:
+        """Where the rows start among those of all ranks, and how many all are."""
+        return span(len(self.features)) if self.source is None else self.source.span
+
+    def together(self, tilt: Tensor) -> tuple[Scored, Tensor]:
+        """The same with the rows of all ranks, and the tilts of these, from those [N, C] that are here."""
+        parts = [self.features, self.targets, tilt]
+        parts += [part.unsqueeze(1) for part in (self.row_weights, self.owner) if part is not None]
+        sizes = [part.shape[1] for part in parts]
+        tables = all_rows(torch.cat([part.double() for part in parts], 1), self.span).split(sizes, 1)
+        rows = [table.to(part) for table, part in zip(tables, parts, strict=True)]
+        weights, owner = self.row_weights, self.owner
+        owner = None if owner is None else rows.pop().squeeze(1)
+        weights = None if weights is None else rows.pop().squeeze(1)
+        features, targets, tilts = rows
+        return replace(self, features=features, targets=targets, row_weights=weights, owner=owner, source=None), tilts
 
     def rows(self) -> list[Tensor]:
         """The numbers of the rows that each set of classifiers scores, K times [N_k]."""
@@ -107,13 +126,13 @@ class Scored:
         return lambda: losses() + ridge
 
     def costs(self, options: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[tuple[Tensor, Tensor], Tensor]]:
-        """Weights [K, P, C] with their scores [N, C], and their cost [K, C]; among ranks of all in one exchange."""
+        """Weights [K, P, C] with their scores [N, C], and their cost [K, C]; among ranks of all in one exchange, at
+        once."""
         if ranks() is None:
-            yield from ((each, self.cost(*each)) for each in options)
-            return
+            return ((each, self.cost(*each)) for each in options)
         known = list(options)
         sums = all_sums(*(self._losses(scores) for _, scores in known))
-        yield from ((each, total + self._ridge(each[0])) for each, total in zip(known, sums, strict=True))
+        return ((each, total + self._ridge(each[0])) for each, total in zip(known, sums, strict=True))
 
     def _losses(self, scores: Tensor) -> Tensor:
         """- sum_n r_n log phi [K, C] of scores [N, C], over the rows of this rank."""

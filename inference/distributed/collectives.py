@@ -70,10 +70,10 @@ def on_all(work: Callable[[], T], act: str = "begin") -> T:
     return found[0]
 
 
-def own_draws(number: int, draw: Callable[[int], Tensor]) -> Tensor:
+def own_draws(number: int, draw: Callable[[int], Tensor], at: tuple[int, int] | None = None) -> Tensor:
     """The entries [n, ...] that belong to this rank's rows of a draw [N, ...] for the rows of all ranks, which they
-    share."""
-    start, total = span(number)
+    share, from how many are here, and their `span`, where it is known."""
+    start, total = span(number) if at is None else at
     those = ranks()
     return draw(total) if those is None else those.drawn(number, start, total, draw)
 

@@ -1,6 +1,7 @@
 """Single rows among those of all ranks: by their numbers when the rows of one rank follow those of another.
 
-Such numbers are the same on every rank. Where one process has all rows they are their indices.
+Such numbers are the same on every rank. Where one process has all rows they are their indices. Where the `span` of the
+rows of this rank is known, it need not be asked for.
 """
 
 from __future__ import annotations
@@ -9,18 +10,22 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ...models.distributions.sampling import uniforms
 from ...models.sparse import Rows
-from ...models.sums import all_count, all_rows, all_sum, ranks, span
+from ...models.sums import all_count, all_rows, all_sum, all_sums, apart, ranks, span
 from .collectives import own_draws
 
+Span = tuple[int, int] | None
+"""Where the rows of this rank start among those of all, and how many all are; None: not known."""
 
-def taken(table: Rows, index: Tensor) -> Rows:
+
+def taken(table: Rows, index: Tensor, at: Span = None) -> Rows:
     """The rows [M, ...] with these numbers [M], on every rank, of a table [n, ...] of its own rows."""
     if ranks() is None:
         return table[index]
-    place, own = _places(index, len(table))
+    place, own = _places(index, len(table), at)
     mine = table[place]
     mine = mine.to_dense() if mine.is_sparse else mine
     found = mine.new_zeros(len(index), *mine.shape[1:])
@@ -28,19 +33,30 @@ def taken(table: Rows, index: Tensor) -> Rows:
     return all_sum(found)
 
 
-def own_of(index: Tensor, number: int) -> Tensor:
+def own_of(index: Tensor, number: int, at: Span = None) -> Tensor:
     """Of rows with these numbers [M] those that are here: their indices among the so many rows of this rank."""
-    return index if ranks() is None else _places(index, number)[0]
+    return index if ranks() is None else _places(index, number, at)[0]
 
 
-def top(values: Tensor, count: int) -> Tensor:
+def top(values: Tensor, count: int, at: Span = None) -> Tensor:
     """The numbers [M] of the rows with the largest values, from those [n] of this rank's rows."""
+    return tops(values.unsqueeze(1), [count], at)[0]
+
+
+def tops(values: Tensor, counts: list[int], at: Span = None) -> list[Tensor]:
+    """The same of each column of values [n, S], of which so many are wanted."""
+    columns = list(zip(values.T, counts, strict=True))
     if ranks() is None:
-        return values.topk(count).indices
-    start, _ = span(len(values))
-    best = values.topk(min(count, len(values)))
-    numbers = all_rows(best.indices + start)
-    return numbers[all_rows(best.values).topk(count).indices]
+        return [column.topk(count).indices for column, count in columns]
+    start, _ = span(len(values)) if at is None else at
+    told = list[Tensor]()
+    for column, count in columns:
+        best = column.topk(min(count, len(column)))
+        spare = 0, count - len(best.indices)  # each rank has as many places, of which those are the last
+        told += [apart(pad(best.values, spare, value=-torch.inf)), apart(pad(best.indices + start, spare))]
+    found = [part.flatten() for part in all_sums(*told)]
+    largest, numbers = found[::2], found[1::2]
+    return [own[each.topk(count).indices] for each, own, count in zip(largest, numbers, counts, strict=True)]
 
 
 def draw_rows(weights: Tensor, count: int, generator: torch.Generator) -> Tensor:
@@ -79,9 +95,9 @@ def in_turns(change: Callable[[], object], shared: list[Tensor]) -> None:
                 part.copy_(own.view_as(part))
 
 
-def _places(index: Tensor, number: int) -> tuple[Tensor, Tensor]:
+def _places(index: Tensor, number: int, at: Span) -> tuple[Tensor, Tensor]:
     """Indices here [M'] of the rows with some numbers [M] that are here, and which these are [M]."""
-    start, _ = span(number)
+    start, _ = span(number) if at is None else at
     own = (index >= start) & (index < start + number)
     return index[own] - start, own
 

@@ -41,7 +41,7 @@ def relabel(state: SequenceState, generator: torch.Generator) -> SequenceState:
     Only the density of beta changes, gamma^(T-1) beta_T^(gamma-1) prod_{k<T} 1 / r_k with r_k = 1 - sum_{j<k} beta_j:
     by (r_k - beta_k) / (r_k - beta_{k+1}), and at the last pair by (beta_{T-1} / beta_T)^(gamma-1).
     """
-    base, gamma = state.base[:-1].tolist(), float(state.hyper["top_concentration"])
+    *base, gamma = torch.cat([state.base[:-1], state.hyper["top_concentration"].view(1)]).tolist()
     T, order = len(base), list(range(len(base)))
     log_uniforms = torch.log1p(-uniforms((T - 1,), generator)).tolist()
     for k, log_uniform in enumerate(log_uniforms):

@@ -8,8 +8,6 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from ..distributed.collectives import all_sum
-
 
 @dataclass(frozen=True)
 class BinaryDescent:
@@ -39,8 +37,8 @@ class BinaryDescent:
         return self.only(every[every != feature])
 
     def occupied(self) -> Self:
-        """The state without features that no row has."""
-        some = torch.nonzero(all_sum(self.features.sum(0))).squeeze(1)
+        """The state without features that no row or dimension here has."""
+        some = torch.nonzero(self.features.sum(0)).squeeze(1)
         return self if len(some) == self.num_features else self.only(some)
 
     def with_column(self, column: Tensor) -> Self:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..distributed.collectives import all_count, all_sum, once, own_draws
+from ..distributed.collectives import all_sum, once, own_draws
 from ..distributed.picked import own_of, taken, top
 from .assignment import all_savings
 from .problem import Problem
@@ -33,11 +33,11 @@ def open_components(
     of their own would pay are candidates.
     """
     K = state.num_components
-    most = all_count(problem.num_data) if most_components is None else most_components - K
+    most = problem.data.span[1] if most_components is None else most_components - K
     excess = cost - problem.founding
-    chosen = once(lambda: candidates(excess, K, problem.X.shape[1], generator, problem.data.weights))
+    chosen = once(lambda: candidates(excess, K, problem, generator))
     if single:
-        chosen = chosen[taken(excess, chosen) > problem.next_price(state.penalty, K)]
+        chosen = chosen[taken(excess, chosen, problem.data.span) > problem.next_price(state.penalty, K)]
     if not len(chosen):
         return replace(state, grows=False)
     centers, weights = once(lambda: problem.founders(chosen))
@@ -60,25 +60,20 @@ def open_components(
     return state.occupied()
 
 
-def candidates(
-    excess: Tensor,
-    num_components: int,
-    num_features: int,
-    generator: torch.Generator,
-    weights: Tensor | None = None,
-) -> Tensor:
+def candidates(excess: Tensor, num_components: int, problem: Problem, generator: torch.Generator) -> Tensor:
     """The numbers [M] of points that may found a component: those that cost most beyond a component of their own [N],
-    and a random sample in proportion to it and to their weights [N]."""
-    N = all_count(len(excess))
-    most = max(4, min(max(16, num_components), _GAIN_NUMBERS // max(N, num_features)))
+    and a random sample in proportion to it and to their weights."""
+    span, weights = problem.data.span, problem.data.weights
+    N = span[1]
+    most = max(4, min(max(16, num_components), _GAIN_NUMBERS // max(N, problem.X.shape[1])))
     count = min(most, (N + 1) // 2)
-    dearest = top(excess, max(1, count // 4))
-    noise = own_draws(len(excess), lambda number: excess.new_empty(number).exponential_(generator=generator))
+    dearest = top(excess, max(1, count // 4), span)
+    noise = own_draws(len(excess), lambda number: excess.new_empty(number).exponential_(generator=generator), span)
     weight = excess.clamp(min=torch.finfo(excess.dtype).tiny) / noise
     if weights is not None:
         weight *= weights.to(weight)
-    weight[own_of(dearest, len(weight))] = 0.0
-    return torch.cat([dearest, top(weight, count - len(dearest))])
+    weight[own_of(dearest, len(weight), span)] = 0.0
+    return torch.cat([dearest, top(weight, count - len(dearest), span)])
 
 
 def _best_first(

@@ -7,7 +7,6 @@ from torch import Tensor
 from ...models import host
 from ..classifiers.duals import joint_hinge
 from ..classifiers.minimum import DualLimits, Estimate, estimate, has_quick_dual, minimum
-from ..distributed.collectives import all_count
 from .problem import Problem
 
 
@@ -21,7 +20,7 @@ def fit_classifiers(problem: Problem, assignments: Tensor, weights: Tensor, dual
     if joint_hinge(margins.loss) is not None:
         limits = DualLimits(_GAP, _PASSES * num_steps)
     elif has_quick_dual(margins) and num_steps > 1 and host.on_cpu(problem.X):
-        limits = _SOLVED if all_count(problem.num_data) <= _MOST_ROWS else None
+        limits = _SOLVED if problem.data.span[1] <= _MOST_ROWS else None
     return minimum(margins, estimate(margins, weights, duals), limits, num_steps)
 
 

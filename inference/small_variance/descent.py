@@ -8,6 +8,7 @@ in all.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -42,7 +43,7 @@ def of_labels(problem: Problem, labels: Tensor) -> Descent:
     centers, weights = state.centers.expand(K, -1), state.weights.expand(K, -1, -1)
     state = replace(state, assignments=assignments, centers=centers, weights=weights, settled=True)
     state, parts = fit_components(state, problem, _POLISH)
-    return replace(state, objective=_objective(problem, state, parts))
+    return replace(state, objective=_objective(problem, state, parts, problem.total_base))
 
 
 def at_penalty(state: Descent, penalty: float, problem: Problem) -> Descent:
@@ -69,7 +70,7 @@ def scattered(problem: Problem, penalty: float, most_components: int, generator:
     state, _ = assign(replace(state, centers=centers, weights=weights), problem)
     state = _stirred(state, generator)
     state, parts = fit_components(state, problem, 1)
-    return replace(state, objective=_objective(problem, state, parts))
+    return replace(state, objective=_objective(problem, state, parts, problem.total_base))
 
 
 def sweep(
@@ -81,8 +82,12 @@ def sweep(
     merge: bool = True,
     single: bool = False,
     most_components: int | None = None,
+    value: Callable[[], Tensor] | None = None,
 ) -> Descent:
-    """One pass over the points. A settled state is also searched for splits and merges before it is final."""
+    """One pass over the points. A settled state is also searched for splits and merges before it is final.
+
+    `value` is L [] of the state where its own is not up to date: known with the next sum over all ranks.
+    """
     before = state
     assignments, cost = nearest_components(problem, state.centers, state.weights)
     most = largest_later(largest_of(cost - problem.founding))
@@ -95,6 +100,7 @@ def sweep(
     if merge and state.settled:
         state, parts = merge_components(state, parts, problem)
     state = replace(state, objective=_objective(problem, state, parts, base()))
+    before = before if value is None else replace(before, objective=value())
     settled = state.num_components == before.num_components
     settled = settled and changed_little(before, state, tolerance, moved() / problem.data.total_weight)
     return replace(state, settled=settled, converged=settled and before.settled)
@@ -117,14 +123,19 @@ def fit_components(state: Descent, problem: Problem, num_steps: int) -> tuple[De
 
 def objective(problem: Problem, state: Descent) -> Tensor:
     """L of a state, []."""
+    return objective_later(problem, state)()
+
+
+def objective_later(problem: Problem, state: Descent) -> Callable[[], Tensor]:
+    """L of a state, [], known with the next sum over all ranks."""
     K = state.num_components
-    margins = problem.margins(state.assignments, K).value(state.weights).sum(1)
-    sums, counts = component_sums(problem.X, state.assignments, K, problem.data.weights)
-    return _objective(problem, state, Parts(sums, counts, margins))
+    margins, base = problem.margins(state.assignments, K), Later(problem.own_base)
+    told = sums_later(problem.X, state.assignments, K, problem.data.weights)
+    cost = margins.cost_later(state.weights, margins.scores(state.weights))
+    return lambda: _objective(problem, state, Parts(*told(), cost().sum(1)), base())
 
 
-def _objective(problem: Problem, state: Descent, parts: Parts, base: Tensor | None = None) -> Tensor:
-    base = problem.total_base if base is None else base
+def _objective(problem: Problem, state: Descent, parts: Parts, base: Tensor) -> Tensor:
     divergences = problem.divergences(parts.sums, parts.counts, state.centers)
     components = problem.smoothing(state.centers) + divergences + parts.margins
     return components.sum() + base + problem.price(state.penalty, state.num_components)

@@ -60,7 +60,7 @@ def _sides(points: Data, assignments: Tensor, num_components: int, model: Model)
     """Every point is a positive of its own component and a negative of all others."""
     labels = torch.arange(num_components, device=assignments.device)
     targets = sides(assignments, labels, points.features)
-    return Scored(points.features, targets, model.loss, model.weight_scale, points.weights)
+    return Scored(points.features, targets, model.loss, model.weight_scale, points.weights, source=points)
 
 
 _GAP, _PASSES = 0.4, 10  # of a step

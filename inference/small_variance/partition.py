@@ -122,6 +122,7 @@ class StreamedRestarts(MixtureRestarts):
     """The same over the blocks of a source, in as many passes as there are sums; the problem is that of a sample."""
 
     stream: Stream[Data]
+    start: int  # of the rows of this rank among those of all
 
     @classmethod
     def over(cls, backend: SmallVariance, model: Mixture, found: Stream[Data]) -> Self:
@@ -131,7 +132,7 @@ class StreamedRestarts(MixtureRestarts):
         parts, found.marks = on_all(lambda: _picked(found, chosen - start))
         tables = zip(*((part.X, part.features, part.targets) for part in parts), strict=True)
         sample = Problem.of(model, Data(*(stacked(list(table)) for table in tables)), backend.scale)
-        return cls(backend, sample, found)
+        return cls(backend, sample, found, start)
 
     def natural_penalty(self, generator: torch.Generator) -> float:
         """As of all rows, from those of the sample."""
@@ -169,9 +170,12 @@ class StreamedRestarts(MixtureRestarts):
     def _passed(self, work: Callable[[Problem, slice], Descent], generator: torch.Generator) -> Descent:
         """The state that a step comes to, of all rows."""
 
+        first, total = self.start, self.stream.num_data
+
         def own(block: tuple[slice, Data]) -> Descent:
             rows, data = block
-            state = work(Problem.of(self.problem.model, data, self.backend.scale), rows)
+            placed = data.placed(first + rows.start, total)
+            state = work(Problem.of(self.problem.model, placed, self.backend.scale), rows)
             return replace(state, assignments=state.assignments.int(), duals=state.duals[:0])
 
         found = over_blocks(self._blocks, len(self.stream.marks), own, generator)

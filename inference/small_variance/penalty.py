@@ -52,7 +52,7 @@ def keeping_penalty(problem: Problem, state: Descent, generator: torch.Generator
     """At which the components of a state are enough: twice the most that one more would save at once."""
     K = state.num_components
     cost = all_costs(problem, state.centers, state.weights).gather(1, state.assignments.unsqueeze(1)).squeeze(1)
-    chosen = candidates(cost - problem.founding, K, problem.X.shape[1], generator, problem.data.weights)
+    chosen = candidates(cost - problem.founding, K, problem, generator)
     founders = problem.founders(chosen)
     savings = all_savings(problem, *founders, cost).sum(0, dtype=torch.float64)
     saved, least = all_sum(savings), _LEAST * float(state.objective)

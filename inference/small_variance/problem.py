@@ -144,14 +144,14 @@ class Problem(Priced):
     def founders(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """The best centres [M, D] and classifiers [M, P, C] of components that hold one point each, from the numbers of
         these points [M] among those of all ranks."""
-        features = cast(Tensor, taken(self.data.features, index))
+        features = cast(Tensor, taken(self.data.features, index, self.data.span))
         square = features.square().sum(1, keepdim=True)
-        targets = cast(Tensor, taken(self.data.targets, index))
+        targets = cast(Tensor, taken(self.data.targets, index, self.data.span))
         score, _ = self.model.loss.one_point(self.model.weight_scale**2 * square, targets)
         direction = features / square.clamp(min=torch.finfo(square.dtype).tiny)
         return self.founding_centers(index), direction.unsqueeze(2) * score.unsqueeze(1)
 
     def founding_centers(self, index: Tensor) -> Tensor:
         """The best centres [M, D] of components that hold one point each, as `founders`."""
-        rows = taken(self.X, index).to_dense().double()
+        rows = taken(self.X, index, self.data.span).to_dense().double()
         return self.centers(rows, rows.new_ones(len(rows)))

@@ -42,6 +42,8 @@ class Projection(BinaryDescent):
     """A descent: D dimensions have the bits, M tasks the classifiers [K + P, M], rows the tilts [N, M]."""
 
     tilt: OfRows
+    grows: bool = True  # the last search for a new feature found one
+    settled: bool = False  # the last sweep changed little: try to add and to drop a feature in the next one
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,15 +171,21 @@ def penalty_for(problem: Problem, num_features: int, generator: torch.Generator)
 
 
 def sweep(state: Projection, problem: Problem, generator: torch.Generator, tolerance: float) -> Projection:
-    """Bits, classifiers, a proposal to add a feature, one to drop a feature."""
-    before, settled = state, fit_weights(set_bits(state, problem), problem)
-    grown = grow(settled, problem, generator)
-    state = shrink(grown if grown.objective < settled.objective else settled, problem)
-    return replace(state, converged=state is settled and changed_little(before, state, tolerance))
+    """Bits, classifiers, a proposal to add a feature, one to drop a feature; where nothing is added the next proposals
+    come once the descent has settled."""
+    before, state = state, fit_weights(set_bits(state, problem), problem)
+    found, searched = replace(state, grows=False), before.grows or before.settled
+    state = found
+    if searched:
+        grown = grow(found, problem, generator)
+        state = shrink(replace(grown, grows=True) if grown.objective < found.objective else found, problem)
+    little = state is found and changed_little(before, state, tolerance)
+    return replace(state, settled=little, converged=little and searched)
 
 
 def set_bits(state: Projection, problem: Problem) -> Projection:
-    """Each bit at its cheaper value, given loadings and classifiers; features that no dimension has left leave."""
+    """Each bit at its cheaper value, given loadings and classifiers; features that no dimension has left leave. The
+    objective is not up to date."""
     features, data, K = state.features, problem.data, state.num_features
     if not K:
         return state
@@ -187,8 +195,7 @@ def set_bits(state: Projection, problem: Problem) -> Projection:
     margins = Margins(data, problem.model.loss, state.weights[:K])
     levels = features.new_zeros(features.shape, dtype=torch.float64)
     features = margins.set_bits(features, levels, generative, data.pair_scores(data.X @ features, state.weights))
-    state = replace(state, features=features).occupied()
-    return replace(state, objective=problem.objective(state))
+    return replace(state, features=features).occupied()
 
 
 def fit_weights(state: Projection, problem: Problem, max_passes: int = 100) -> Projection:

@@ -16,7 +16,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ..distributed.collectives import all_count, all_largest, own_draws
+from ..distributed.collectives import all_largest, own_draws
 from ..distributed.picked import own_of, top
 from ..protocol import D, M
 from ..running.engine import Draw, Kernel
@@ -195,7 +195,7 @@ def _opened(state: RepellingDescent, index: Tensor, landscape: Landscape) -> Rep
     The moves of a path to the point and on from it are in use from the start.
     """
     centers = torch.cat([state.centers, landscape.problem.founding_centers(index.unsqueeze(0))])
-    here = landscape.places(own_of(index.unsqueeze(0), landscape.problem.num_data))
+    here = landscape.places(own_of(index.unsqueeze(0), landscape.problem.num_data, landscape.problem.data.span))
     assignments = state.assignments.index_fill(0, here, state.num_components)
     weights = torch.cat([state.weights, landscape.empty])
     alone = replace(state, assignments=assignments, centers=centers, weights=weights)
@@ -207,9 +207,10 @@ def _candidates(state: RepellingDescent, landscape: Landscape, generator: torch.
     """The numbers [M'] of points that may found a component: drawn with weights in proportion to what they cost."""
     costs = all_costs(landscape.problem, state.centers, state.weights).amin(1)
     excess = costs + all_largest(-costs.amin())
-    weight = landscape.problem.data.counted(excess.clamp(min=torch.finfo(costs.dtype).tiny))
-    noise = own_draws(len(weight), lambda number: weight.new_empty(number).exponential_(generator=generator))
-    return top(weight / noise, min(_TRIES, all_count(len(weight))))
+    data = landscape.problem.data
+    weight = data.counted(excess.clamp(min=torch.finfo(costs.dtype).tiny))
+    noise = own_draws(len(weight), lambda number: weight.new_empty(number).exponential_(generator=generator), data.span)
+    return top(weight / noise, min(_TRIES, data.span[1]), data.span)
 
 
 def _start(plain: Problem, penalty: float, generator: torch.Generator) -> Descent:

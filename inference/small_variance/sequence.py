@@ -86,20 +86,19 @@ class SequenceLandscape(Landscape):
     def stepwise(self, state: RepellingDescent) -> Tensor:
         """States [N] after single steps have moved to where J is lowest.
 
-        Each move sees the structure that it leads to; `cheapest` sees that of the present path alone. Compiled; on
-        other devices no step moves.
+        Each move sees the structure that it leads to; `cheapest` sees that of the present path alone. Steps wait for
+        one another, so they move in the memory of the host, compiled, wherever the tensors are.
         """
-        if not state.centers.is_cpu:
-            return state.assignments
         from . import _numba_paths  # compiles or loads machine code: only where it is needed
 
         costs = self.sequences.spread(all_costs(self.problem, state.centers, state.weights).double())
-        counts, sizes = self.transitions(state), state.counts
+        counts, sizes, device = self.transitions(state), state.counts, state.assignments.device
         log_sizes = torch.arange(all_count(self.sequences.num_data) + 2, dtype=torch.float64)
         gains = torch.xlogy(log_sizes, log_sizes).diff()
         numbers = (float(each) for each in (state.penalty, state.transition_penalty, state.transition_weight))
-        states, fixed = state.assignments.clone(), (costs.contiguous().numpy(), self.sequences.starts.numpy(), *numbers)
-        shared = [each.contiguous() for each in (counts, counts.sum(1), (counts > 0).sum(1), sizes)]
+        states, starts = state.assignments.to("cpu", copy=True), self.sequences.starts.cpu()
+        fixed = (costs.cpu().contiguous().numpy(), starts.numpy(), *numbers)
+        shared = [each.cpu().contiguous() for each in (counts, counts.sum(1), (counts > 0).sum(1), sizes)]
         arrays = (each.numpy() for each in (gains.contiguous(), *shared, states))
         move = partial(_numba_paths.move_steps, *fixed, *arrays, 1)
         for _ in range(_MOST_PASSES):
@@ -107,7 +106,7 @@ class SequenceLandscape(Landscape):
             in_turns(move, shared)
             if not all_any(states != before):
                 break
-        return states
+        return states.to(device)
 
     def structure_later(self, state: RepellingDescent) -> Callable[[], Tensor]:
         moves = self.transitions_later(state)

@@ -12,6 +12,7 @@ import torch
 from scipy import stats
 from setups import seeded
 from torch import Tensor
+from two_ranks import Thread, on_threads
 
 from regbayes.inference.bits.loadings import draw_precisions
 from regbayes.inference.bits.shared_projection import Generative, Margins
@@ -32,6 +33,7 @@ from regbayes.models import (
     MultiTaskInfiniteLatentSVM,
     TaskData,
 )
+from regbayes.models.sums import among
 
 RNG = np.random.default_rng(3)
 X = torch.from_numpy(RNG.normal(size=(9, 4)))
@@ -99,6 +101,31 @@ def test_bits_are_set_one_after_another_by_the_density_of_all(
             expected[cell] = gain > levels[cell]
         assert found.tolist() == expected.tolist()
         changed += int((expected != Z).sum())
+    assert changed > 20
+
+
+@pytest.mark.parametrize("loss", [HINGE, TUBE])
+def test_ranks_set_bits_as_one_process_does(loss: Loss) -> None:
+    """Many at once, as if none changed: what comes after a change is computed again."""
+    rng, targets, changed = np.random.default_rng(1), targets_of(loss), 0
+    for case in range(12):
+        rows = torch.from_numpy(rng.normal(size=(9, 4)))
+        weights, odds, linear, half, bits = (
+            torch.from_numpy(rng.normal(size=size)) for size in ((4, 2), 3, (4, 3), (3, 3), (4, 3))
+        )
+        levels, bits = torch.from_numpy((case % 2) * rng.logistic(size=(4, 3))), (bits > 0).double()
+        given = Generative(odds, linear, half @ half.T)
+
+        def found(own: slice, those: Thread | None) -> Tensor:
+            data = TaskData(rows[own], torch.ones_like(rows[own][:, :1]), targets[own])  # noqa: B023 (used at once)
+            scores = data.pair_scores(data.X @ bits, weights)  # noqa: B023
+            with among(those):
+                return Margins(data, loss, weights[:3]).set_bits(bits, levels, given, scores)  # noqa: B023
+
+        whole = found(slice(None), None)
+        for part in on_threads(lambda rank, those: found((slice(4), slice(4, None))[rank], those)):
+            assert part.tolist() == whole.tolist()
+        changed += int((whole != bits).sum())
     assert changed > 20
 
 
@@ -290,6 +317,7 @@ def test_a_grown_state_has_bits_and_classifiers_anew() -> None:
         raw.append(small.fit_weights(replace(state, features=Z, weights=weights), task))
     best, found = min(raw, key=lambda one: float(one.objective)), small.grow(state, task, seeded(1))
     moved = small.set_bits(best, task)
+    moved = replace(moved, objective=task.objective(moved))
     assert found.features.tolist() == moved.features.tolist()
     assert float(found.objective) == pytest.approx(float(small.fit_weights(moved, task).objective), rel=1e-3)
     assert found.objective < moved.objective - 0.01 < best.objective - 0.02

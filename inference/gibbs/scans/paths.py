@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ....models import host
 from ....models.distributions.sampling import log_dirichlet, uniforms
 from ....models.likelihoods.base import Parameters
 from ....models.sequence import Sequences, StateSpace
@@ -44,8 +45,10 @@ def beam_scan(state: SequenceState, data: Sequences, model: StateSpace, generato
     before = torch.where(data.starts, K, torch.cat([own.new_full((1,), K), own[:-1]]))
     log_slices = log_rows[before, own] + torch.log1p(-slices)
     lowest, base = -all_largest(-log_slices.amin()), state.base
+    least = 1 if host.on_cpu(base) else _AT_ONCE
     while log_rows[:, -1].max() > lowest:
-        num_new = max(1, len(base) - 1 - K)  # as many again: few passes, and at most twice the states that it takes
+        # as many again: few passes, and at most twice the states that it takes. What is broken too often changes no law
+        num_new = max(least, len(base) - 1 - K)
         log_rows, base = break_rest(log_rows, base, num_new, state, model.prior, generator)
     parameters, weights, reserved = model.likelihood.draw(chi, generator), state.weights, state.reservoir
     if num_new := len(base) - 1 - K:
@@ -55,9 +58,12 @@ def beam_scan(state: SequenceState, data: Sequences, model: StateSpace, generato
     table, log_steps = emissions(parameters, weights, data, model), log_rows[:, :-1]
     paths = sample_paths(log_steps[-1], log_steps[:-1], table, data.lengths, levels, log_slices)
     moved, labels, unseen = settled(state, paths, weights, reserved)
-    return replace(moved, base=torch.cat([base[labels], base[-1:] + base[:-1][unseen].sum()]))
+    return replace(moved, base=torch.cat([base[labels], base[-1:] + torch.where(unseen, base[:-1], 0.0).sum()]))
 
 
 def emissions(parameters: Parameters, weights: Tensor, data: Sequences, model: StateSpace) -> Tensor:
     """log p(x_t | theta_k) + h(eta_k^T a_t) [N, K] under weights [K, P, C]; 0 at missing steps."""
     return data.spread(assignment_logits(data.points, parameters, weights, model))
+
+
+_AT_ONCE = 8  # new states where the host waits for each look at what is left

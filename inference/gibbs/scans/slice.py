@@ -67,7 +67,8 @@ def settled(state: S, chosen: Tensor, weights: Tensor, reserved: Tensor | None) 
     unseen = torch.ones(len(weights), dtype=torch.bool, device=labels.device).index_fill(0, labels, False)
     if state.reservoir is not None and reserved is not None:
         size = len(state.weights) + len(state.reservoir) - len(labels)
-        reserved = give_back(reserved, weights[unseen], size)
+        left = unseen.byte().argsort(descending=True, stable=True)[: len(weights) - len(labels)]
+        reserved = give_back(reserved, weights[left], size)
     moved = replace(state, assignments=assignments, weights=weights[labels], reservoir=reserved)
     return moved, labels, unseen
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ....models.losses import PseudoObservation
 from ...classifiers.minimum import all_found, slopes
-from ...distributed.collectives import all_any, all_count, all_largest, all_sum, all_sums, own_draws
+from ...distributed.collectives import all_any, all_largest, all_sum, all_sums, own_draws
 from ...distributed.picked import own_of, taken, top
 from .bits import move_bits
 from .fit import refit
@@ -35,7 +35,7 @@ def open_feature(
     excess = residual.alone()
     chosen = _candidates(excess, residual, generator)
     if single:
-        chosen = chosen[taken(excess, chosen) > price]
+        chosen = chosen[taken(excess, chosen, problem.data.span) > price]
     if not len(chosen):
         return replace(state, grows=False)
     loadings, totals = residual.founded(chosen, generator)
@@ -45,7 +45,8 @@ def open_feature(
     if not total > price:
         return replace(state, grows=False)
     members = residual.savings(loadings[best]).squeeze(1) > 0
-    return problem.evaluated(replace(state.joined(members, loadings[best].squeeze(0)), grows=True))
+    state = state.joined(members, loadings[best].squeeze(0))
+    return replace(state, objective=state.objective - (total.squeeze(0) - price), grows=True)
 
 
 def alone(state: FeatureDescent, problem: FeatureProblem) -> Tensor:
@@ -72,7 +73,10 @@ def label_columns(state: FeatureDescent, problem: FeatureProblem) -> list[Tensor
     sizes = shared.diagonal()
     same = (shared == sizes) & (shared == sizes.unsqueeze(1))
     some = list(columns.T[~same.tril(-1).any(1) & (sizes > 0)])
-    return sorted(some, key=lambda column: -float(problem.total(losses * column)))
+    if not some:
+        return some
+    order = problem.total(losses.unsqueeze(1) * torch.stack(some, 1)).argsort(descending=True, stable=True)
+    return [some[index] for index in order.tolist()]
 
 
 def improved(proposal: FeatureDescent, problem: FeatureProblem, generator: torch.Generator) -> FeatureDescent:
@@ -140,25 +144,35 @@ class Residual:
     def founded(self, rows: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Loadings [2 M, D] of new features, and what each would save in all [2 M]. M of them are residuals of single
         rows; M are differences of two residuals, which are one feature where two rows differ by one."""
-        loadings = taken(self.slope, rows) / (taken(self.precision.expand_as(self.slope), rows) + self.prior)
+        both = torch.cat([self.slope, self.precision.expand_as(self.slope)], 1)
+        slope, precision = taken(both, rows, self.problem.data.span).chunk(2, 1)
+        loadings = slope / (precision + self.prior)
         others = loadings[torch.randperm(len(rows), generator=generator, device=rows.device)]
         loadings = torch.cat([loadings, loadings - others])
         return loadings, self.totals(loadings)
 
     def refined(self, loadings: Tensor, totals: Tensor) -> tuple[Tensor, Tensor]:
         """Loadings [M, D] after some rounds of who joins and what is best for them, and what they save in all [M]."""
-        weights, precision = self.problem.data.row_weights, self.precision.expand_as(self.slope)
+        _, best = self._joined(loadings)
         for _ in range(_ROUNDS):
-            members = (weights * (self.savings(loadings) > 0)).T
-            linear, own = all_sums(members @ self.slope, members @ precision)
-            moved = linear / (own + self.prior)
-            moved_totals = self.totals(moved)
+            moved = best
+            moved_totals, then = self._joined(moved)
             more = moved_totals > totals  # where not, it stays so
             loadings = torch.where(more.unsqueeze(1), moved, loadings)
             totals = torch.where(more, moved_totals, totals)
+            best = torch.where(more.unsqueeze(1), then, best)
             if all_found(~more):
                 break
         return loadings, totals
+
+    def _joined(self, loadings: Tensor) -> tuple[Tensor, Tensor]:
+        """What features with loadings [M, D] save in all [M], and the loadings [M, D] that are best for the rows that
+        join them."""
+        weights, saved = self.problem.data.row_weights, self.savings(loadings)
+        members = (weights * (saved > 0)).T
+        precision, own = self.precision.expand_as(self.slope), (weights * saved.relu()).sum(0, dtype=torch.float64)
+        total, linear, sizes = all_sums(own, members @ self.slope, members @ precision)
+        return total - self.problem.loading_ridge(loadings), linear / (sizes + self.prior)
 
     def savings(self, loadings: Tensor) -> Tensor:
         """What features with loadings [M, D] would save a single copy of each row, [N, M]."""
@@ -177,15 +191,16 @@ def _candidates(excess: Tensor, residual: Residual, generator: torch.Generator) 
     """Numbers [M] of rows that may found a feature: those that would save most alone, and a random sample in proportion
     to it."""
     (here, D), device = residual.mean.shape, excess.device
-    N = all_count(here)
+    span = residual.problem.data.span
+    N = span[1]
     most = _MOST_CANDIDATES if residual.quadratic else max(4, min(_MOST_CANDIDATES, _NUMBERS // (N * D)))
     if most >= N:
         return torch.arange(N, device=device)
-    dearest = top(excess, most // 4)
+    dearest = top(excess, most // 4, span)
     weight = residual.problem.data.row_weights.squeeze(1) * excess.clamp(min=torch.finfo(excess.dtype).tiny)
-    weight /= own_draws(here, lambda number: weight.new_empty(number).exponential_(generator=generator))
-    weight[own_of(dearest, here)] = 0.0
-    return torch.cat([dearest, top(weight, most - len(dearest))])
+    weight /= own_draws(here, lambda number: weight.new_empty(number).exponential_(generator=generator), span)
+    weight[own_of(dearest, here, span)] = 0.0
+    return torch.cat([dearest, top(weight, most - len(dearest), span)])
 
 
 _MOST_CANDIDATES = 64

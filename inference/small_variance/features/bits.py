@@ -16,20 +16,21 @@ import torch
 from torch import Tensor
 
 from ....models.sums import row_chunks
-from ...distributed.collectives import all_sum
+from ...classifiers.minimum import all_found
 from .problem import FeatureDescent, FeatureProblem
 
 
 def move_bits(state: FeatureDescent, problem: FeatureProblem, generator: torch.Generator) -> FeatureDescent:
-    """Single bits, features in random order, then pairs; features that no row has are dropped."""
+    """Single bits, features in random order, then pairs. Rows settle each on their own, so that no rank asks another. A
+    feature that no row has left goes when the loadings are fitted."""
     if not state.num_features:
         return state
-    state = flip_singly(state, problem, generator).occupied()
-    for num_left in reversed(range(_PAIR_PASSES)):
-        state, num_flipped = flip_pairs(state, problem)
-        if not num_left or not num_flipped:
+    state = flip_singly(state, problem, generator)
+    for _ in range(_PAIR_PASSES):
+        state, flipped = flip_pairs(state, problem)
+        if all_found(~flipped):
             break
-    return state.occupied()
+    return state
 
 
 def flip_singly(state: FeatureDescent, problem: FeatureProblem, generator: torch.Generator) -> FeatureDescent:
@@ -81,15 +82,15 @@ def _savings_of_entries(state: FeatureDescent, problem: FeatureProblem) -> Calla
 
 
 def flip_pairs(state: FeatureDescent, problem: FeatureProblem) -> tuple[FeatureDescent, Tensor]:
-    """Every row with its best pair of bits flipped, if that saves anything; and the number [] of rows that did so.
+    """Every row with its best pair of bits flipped, if that saves anything; and whether any row here did so, bool [].
 
     With the signs s = 1 - 2 z of the flips, the slopes b - a m of the quadratic above D at the present means and
     C_jk = sum_d a_d w_jd w_kd, flips of j and k save  s_j pull_j - C_jj / 2 + s_k pull_k - C_kk / 2 - s_j s_k C_jk.
     """
     K, loadings, data = state.num_features, state.loadings, problem.data
-    num_flipped = torch.zeros((), dtype=torch.int64, device=loadings.device)
+    any_flipped = torch.zeros((), dtype=torch.bool, device=loadings.device)
     if K < 2:
-        return state, num_flipped
+        return state, any_flipped
     features, scores, mean = state.features.clone(), problem.scores(state), state.features @ state.loadings
     observed = problem.model.likelihood.majorize(data.X, mean)
     slope, precision = observed.shift - observed.precision * mean, observed.precision
@@ -111,8 +112,8 @@ def flip_pairs(state: FeatureDescent, problem: FeatureProblem) -> tuple[FeatureD
         flipped, pair = (most > least[rows]).unsqueeze(1), torch.stack([first[best], second[best]], 1)
         bits = features[rows].gather(1, pair)
         features[rows].scatter_(1, pair, torch.where(flipped, 1 - bits, bits))
-        num_flipped = num_flipped + flipped.sum()
-    return replace(state, features=features), all_sum(num_flipped)
+        any_flipped = any_flipped | flipped.any()
+    return replace(state, features=features), any_flipped
 
 
 _PAIR_PASSES = 2

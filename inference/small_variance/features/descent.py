@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from ...distributed.collectives import all_sum, own_draws
+from ...distributed.collectives import own_draws
 from ..restarts import changed_little
 from .births import add_by_labels, open_feature
 from .bits import move_bits
@@ -27,7 +27,7 @@ def scattered(problem: FeatureProblem, penalty: float, num_features: int, genera
     bits = own_draws(N, lambda rows: torch.randint(2, (rows, number), generator=generator, device=device))
     for column in bits.T:
         state = state.joined(column, torch.zeros_like(problem.data.X[0]))
-    return refit(state.occupied(), problem)
+    return refit(state, problem)
 
 
 def sweep(
@@ -42,24 +42,34 @@ def sweep(
     """Bits, loadings, classifiers, then new features. A settled state also tries features that the labels suggest,
     fewer features, and shifts of rows (`moves`).
 
-    Of K features K / 4 may open in a sweep, and at least one.
+    Of K features K / 4 may open in a sweep, and at least one. After a sweep in which none did, the next ones try again
+    only once they have settled.
     """
-    before = state
-    state = refit(move_bits(state, problem, generator), problem, thorough=before.settled)
+    before, state = state, move_bits(state, problem, generator)
+    moved = problem.moved_later(before, state)
+    state = refit(state, problem, thorough=before.settled)
+    if before.grows or before.settled:
+        state = _grown(state, problem, generator, single)
+        if before.settled:
+            found, state = state, add_by_labels(state, problem, generator)
+            if merge:
+                state = simplify(state, problem, generator)
+            state = shift_features(state, problem, generator)
+            state = replace(refit(state, problem, thorough=True), grows=state.grows or state is not found)
+        if state.num_features == before.num_features:
+            moved = problem.moved_later(before, state)
+    settled = state.num_features == before.num_features
+    if settled:
+        number = problem.data.total_weight * max(1, state.num_features)
+        settled = changed_little(before, state, tolerance, moved() / number)
+    return replace(state, settled=settled, converged=settled and before.settled)
+
+
+def _grown(state: FeatureDescent, problem: FeatureProblem, generator: torch.Generator, single: bool) -> FeatureDescent:
+    """The state with new features, one after another, with bits and all else fitted again after each."""
     for _ in range(max(1, state.num_features // 4)):
         state = open_feature(state, problem, generator, single=single)
         if not state.grows:
             break
         state = refit(move_bits(state, problem, generator), problem)
-    if before.settled:
-        state = add_by_labels(state, problem, generator)
-        if merge:
-            state = simplify(state, problem, generator)
-        state = shift_features(state, problem, generator)
-        state = refit(state, problem, thorough=True)
-    settled = state.num_features == before.num_features
-    if settled:
-        flips = all_sum((problem.data.row_weights * (state.features != before.features)).sum(dtype=torch.float64))
-        number = problem.data.total_weight * max(1, state.num_features)
-        settled = changed_little(before, state, tolerance, flips / number)
-    return replace(state, settled=settled, converged=settled and before.settled)
+    return state

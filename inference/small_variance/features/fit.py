@@ -9,28 +9,36 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
-from ...bits.loadings import regress
-from ...classifiers.minimum import DualLimits, estimate, has_quick_dual, minimum
+from ...bits.loadings import solve_loadings, sum_rows
+from ...classifiers.minimum import DualLimits, are_few, estimate, has_quick_dual, minimum
 from .problem import FeatureDescent, FeatureProblem
 
 
 def refit(state: FeatureDescent, problem: FeatureProblem, *, thorough: bool = False) -> FeatureDescent:
     """Better loadings, then better classifiers, and F; `thorough`: until they are as good as they get."""
     state = fit_loadings(state, problem, _POLISH if thorough else 1)
+    told = problem.entries_later(state)
     state, margin = fit_classifiers(state, problem, thorough=thorough)
-    return problem.evaluated(state, margin)
+    return replace(state, objective=problem.objective(state, margin, told))
 
 
 def fit_loadings(state: FeatureDescent, problem: FeatureProblem, num_steps: int = 1) -> FeatureDescent:
-    """Loadings [K, D] after some regressions on the features; one is enough where the divergence is quadratic."""
+    """Loadings [K, D] after some regressions on the features, without those that no row has; one is enough where the
+    divergence is quadratic."""
     data, likelihood = problem.data, problem.model.likelihood
-    if not state.num_features:
-        return state
-    for _ in range(num_steps):
+    for step in range(num_steps):
+        if not state.num_features:
+            break
         observed = likelihood.majorize(data.X, state.features @ state.loadings)
-        found = regress(state.features, data, observed, problem.prior_precision).mean
+        sums = sum_rows(state.features, data, observed)
+        if not step and len(some := torch.nonzero(sums.counts).squeeze(1)) < state.num_features:
+            state, sums = state.only(some), sums.only(some)
+            if not len(some):
+                break
+        found = solve_loadings(sums, problem.prior_precision).mean
         moved, state = (found - state.loadings).abs().max(), replace(state, loadings=found)
         if len(observed.precision) == 1 or float(moved) <= _STILL * float(found.abs().max()):
             break
@@ -44,11 +52,14 @@ def fit_classifiers(
     margins = problem.margins(state.features)
     start = estimate(margins, state.weights.unsqueeze(0), state.tilt)
     limits, num_steps = (_FINE, _STEPS) if thorough else (_COARSE, _FEW_STEPS)
-    fit = minimum(margins, start, limits if has_quick_dual(margins) else None, num_steps)
+    quick = has_quick_dual(margins)
+    if not thorough and not are_few(margins):  # each pass of a dual would be an exchange
+        quick, num_steps = False, _LEAST_STEPS
+    fit = minimum(margins, start, limits if quick else None, num_steps)
     return replace(state, weights=fit.weights[0], tilt=fit.tilt), fit.cost.sum()
 
 
 _POLISH = 20
 _STILL = 1e-5
-_STEPS, _FEW_STEPS = 40, 4
+_STEPS, _FEW_STEPS, _LEAST_STEPS = 40, 4, 1
 _COARSE, _FINE = DualLimits(1e-3, 10), DualLimits(1e-6, 1000)

@@ -12,8 +12,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...distributed.collectives import all_count, all_sum
-from ...distributed.picked import own_of, top
+from ...distributed.collectives import all_sum, all_sums
+from ...distributed.picked import own_of, tops
 from .births import improved
 from .bits import savings_of_bits
 from .problem import FeatureDescent, FeatureProblem
@@ -36,17 +36,15 @@ def simplify(
 def dropped(state: FeatureDescent, problem: FeatureProblem) -> list[FeatureDescent]:
     """The states without one feature each, the least useful one first. The use of a feature is what it saves its rows
     before anything is fitted again."""
-    saved_by, scores = savings_of_bits(state, problem), problem.scores(state)
-    columns = enumerate(state.features.T)
-    uses = [float(problem.total(column * saved_by(state.features, scores, k))) for k, column in columns]
-    return [state.without(k) for k in sorted(range(state.num_features), key=lambda k: uses[k])]
+    uses = problem.total(state.features * _savings(state, problem))
+    return [state.without(k) for k in uses.argsort(stable=True)]
 
 
 def merged(state: FeatureDescent, problem: FeatureProblem) -> list[FeatureDescent]:
     """The states in which two features are one, which every row has that had either; the pairs that most rows share
     come first."""
     weighted = problem.data.row_weights * state.features
-    shared, counts = all_sum(state.features.T @ weighted), all_sum(weighted.sum(0))
+    shared, counts = all_sums(state.features.T @ weighted, weighted.sum(0))
     alike = shared / (counts.unsqueeze(1) + counts - shared)
     first, second = torch.combinations(torch.arange(state.num_features, device=alike.device)).unbind(1)
     order = alike[first, second].argsort(descending=True, stable=True)[:_MOST_PAIRS]
@@ -69,7 +67,7 @@ def shift_features(
     for flips in _cheapest_flips(state, problem)[:tries]:
         if flips.shape[1] != state.num_features:  # a shift before left a feature empty
             break
-        proposal = replace(state, features=(state.features - flips.to(state.features)).abs()).occupied()
+        proposal = replace(state, features=(state.features - flips.to(state.features)).abs())
         proposal = improved(proposal, problem, generator)
         if proposal.objective < state.objective:
             state = proposal
@@ -78,19 +76,25 @@ def shift_features(
 
 def _cheapest_flips(state: FeatureDescent, problem: FeatureProblem) -> list[Tensor]:
     """Bits [N, K] bool to flip together, those of one feature at a time; the least costly first."""
-    saved_by, scores, found = savings_of_bits(state, problem), problem.scores(state), list[tuple[float, Tensor]]()
-    for k, column in enumerate(state.features.T):
-        saved = saved_by(state.features, scores, k)
-        cost = torch.where(column > 0, saved, -saved)  # of the flip of each row
-        for side in (column > 0, column == 0):
-            number = all_count(int(side.sum()))
-            if not number:
-                continue
-            least = top(torch.where(side, -cost, -torch.inf), max(1, number // _PART))
-            flips = torch.zeros_like(state.features, dtype=torch.bool)
-            flips[own_of(least, len(cost)), k] = True
-            found.append((float(problem.total(cost * flips[:, k])), flips))
-    return [flips for _, flips in sorted(found, key=lambda pair: pair[0])]
+    saved, has, span = _savings(state, problem), state.features > 0, problem.data.span
+    cost = torch.where(has, saved, -saved)  # of the flip of each bit
+    sides = torch.stack([has, ~has], 2).flatten(1)  # [N, 2 K]
+    numbers, k = all_sum(sides.sum(0)), torch.arange(2 * state.num_features, device=cost.device) // 2
+    some = torch.nonzero(numbers).flatten()
+    k, sides, counts = k[some], sides[:, some], [max(1, number // _PART) for number in numbers[some].tolist()]
+    flips = torch.zeros_like(sides)
+    for column, least in enumerate(tops(torch.where(sides, -cost[:, k], -torch.inf), counts, span)):
+        flips[own_of(least, len(cost), span), column] = True
+    order = problem.total(cost[:, k] * flips).argsort(stable=True)
+    every = torch.arange(state.num_features, device=cost.device)
+    return [flips[:, column : column + 1] & (every == k[column]) for column in order.tolist()]
+
+
+def _savings(state: FeatureDescent, problem: FeatureProblem) -> Tensor:
+    """What each feature saves each row, whether it has it or not, [N, K], before anything is fitted again."""
+    saved_by, scores = savings_of_bits(state, problem), problem.scores(state)
+    saved = [saved_by(state.features, scores, k) for k in range(state.num_features)]
+    return torch.stack(saved, 1) if saved else state.features
 
 
 _PART = 10

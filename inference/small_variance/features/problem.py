@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ....models.latent_features import FeatureData, FeatureModel
 from ...classifiers.scored import Scored
-from ...distributed.collectives import all_sum
+from ...distributed.collectives import Later, all_sum
 from ...running.chains import OfRows
 from ..binary import BinaryDescent
 from ..restarts import Priced
@@ -94,8 +94,11 @@ class FeatureProblem(Priced):
 
     def total(self, each: Tensor) -> Tensor:
         """Sums over the rows of what a single copy costs, [N] or [N, M], in double precision."""
+        return all_sum(self._own_total(each))
+
+    def _own_total(self, each: Tensor) -> Tensor:
         weights = self.data.row_weights if each.ndim == 2 else self.data.row_weights.squeeze(1)
-        return all_sum((weights * each).sum(0, dtype=torch.float64))
+        return (weights * each).sum(0, dtype=torch.float64)
 
     def loading_ridge(self, loadings: Tensor) -> Tensor:
         """scale p w^2 / 2 [K] summed over the columns of loadings [K, D], in double precision."""
@@ -104,16 +107,25 @@ class FeatureProblem(Priced):
     def margins(self, features: Tensor) -> Scored:
         """What classifiers of features [N, K] and inputs cost."""
         seen, model = torch.cat([features, self.data.inputs], 1), self.model
-        return Scored(seen, self.data.targets, model.loss, model.weight_scale, self.data.weights)
+        rows = seen, self.data.targets, model.loss, model.weight_scale, self.data.weights
+        return Scored(*rows, source=self.data)
 
-    def objective(self, state: FeatureDescent, margin: Tensor | None = None) -> Tensor:
-        """F []; `margin` [] is what its classifiers cost, None: not known."""
+    def entries_later(self, state: FeatureDescent) -> Later:
+        """The divergence of all entries, [] float64, known with the next sum over all ranks."""
+        return Later(self._own_total(self.divergences(state.features @ state.loadings)))
+
+    def moved_later(self, before: FeatureDescent, state: FeatureDescent) -> Later:
+        """How many bits of two states with as many features differ, [] float64, known with the next sum."""
+        return Later((self.data.row_weights * (state.features != before.features)).sum(dtype=torch.float64))
+
+    def objective(self, state: FeatureDescent, margin: Tensor | None = None, told: Later | None = None) -> Tensor:
+        """F []; `margin` [] is what its classifiers cost, and `told` the divergence; None: not known."""
+        told = told or self.entries_later(state)
         if margin is None:
             margin = self.margins(state.features).value(state.weights.unsqueeze(0)).sum()
-        entries = self.total(self.divergences(state.features @ state.loadings))
         loadings = self.loading_ridge(state.loadings).sum()
-        return entries + loadings + margin + self.price(state.penalty, state.num_features)
+        return told() + loadings + margin + self.price(state.penalty, state.num_features)
 
-    def evaluated(self, state: FeatureDescent, margin: Tensor | None = None) -> FeatureDescent:
-        """The state with its F; `margin` [] is what its classifiers cost, None: not known."""
-        return replace(state, objective=self.objective(state, margin))
+    def evaluated(self, state: FeatureDescent) -> FeatureDescent:
+        """The state with its F."""
+        return replace(state, objective=self.objective(state))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -14,7 +15,7 @@ from ....models.label_data import LabelData
 from ....models.likelihoods import ExponentialFamily
 from ....models.likelihoods.product import join_columns
 from ....models.sums import row_chunks
-from ...classifiers.minimum import DualLimits, Estimate, estimate, minimum
+from ...classifiers.minimum import DualLimits, Estimate, are_few, estimate, minimum
 from ...classifiers.scored import Scored
 from ...running.chains import OfRows
 from .. import descent
@@ -50,22 +51,34 @@ class LabelProblem:
         """The problem of the mixture of (x, a), from bits a [N, C]."""
         data = self.data
         points = Data(join_columns([data.inputs.X, bits]), data.points.features, data.points.targets, data.weights)
-        return Problem.of(self.model.mixture, points, self.scale)
+        return Problem.of(self.model.mixture, points.placed(*data.span), self.scale)
 
     def margins(self, signs: Tensor) -> Scored:
         """What classifiers of labels with signs 2 b - 1 [N, c] cost, each of which sees all rows."""
-        return Scored(self.data.features, signs, self.model.loss, self.model.weight_scale, self.data.weights)
+        data, model = self.data, self.model
+        return Scored(data.features, signs, model.loss, model.weight_scale, data.weights, source=data)
 
     def margin_cost(self, signs: Tensor, classifiers: Tensor) -> Tensor:
         """|w|^2 / (2 nu^2) - sum_n log phi(2 b_n - 1 | f_n), [] float64, of classifiers [P, C] at signs [N, C]."""
         return self.margins(signs).value(classifiers.unsqueeze(0)).sum()
 
-    def fit(self, signs: Tensor, classifiers: Tensor | None = None, tilt: Tensor | None = None) -> Estimate:
-        """Those [1, P, c] of labels with signs [N, c], from classifiers [P, c] and tilts [N, c], or from zero."""
+    def fit(
+        self,
+        signs: Tensor,
+        classifiers: Tensor | None = None,
+        tilt: Tensor | None = None,
+        *,
+        thorough: bool = True,
+    ) -> Estimate:
+        """Those [1, P, c] of labels with signs [N, c], from classifiers [P, c] and tilts [N, c], or from zero.
+
+        Of many rows that several ranks have they are not at their best unless it is `thorough`.
+        """
         margins = self.margins(signs)
         start = self.data.features.new_zeros(margins.features.shape[1], signs.shape[1])
         start = start if classifiers is None else classifiers
-        return minimum(margins, estimate(margins, start.unsqueeze(0), tilt), _LIMITS, _NUM_STEPS)
+        limits = (_LIMITS, _NUM_STEPS) if thorough or are_few(margins) else (None, 1)
+        return minimum(margins, estimate(margins, start.unsqueeze(0), tilt), *limits)
 
     def bit_costs(self, targets: Tensor, scores: Tensor, means: Tensor) -> Tensor:
         """What the bits (0, 0), (0, 1), (1, 0), (1, 1) of labels cost, [4, N, K, C], for means [K, C] or [N, K, C]: inf
@@ -102,17 +115,23 @@ class LabelProblem:
         shares = (counts * offset).sum() - (sums * slope).sum()
         return self.scale * shares + self.margin_cost(state.signs, state.classifiers)
 
+    def mixture_later(self, state: LabelDescent) -> Callable[[], Tensor]:
+        """L of the mixture in J, [], known with the next sum over all ranks."""
+        return descent.objective_later(self.mixture(state.bits), state)
+
     def valued(self, state: LabelDescent) -> LabelDescent:
         """The state with its J."""
-        mixture = descent.objective(self.mixture(state.bits), state)
-        return replace(state, objective=mixture + self.margin_cost(state.signs, state.classifiers))
+        told = self.mixture_later(state)
+        margin = self.margin_cost(state.signs, state.classifiers)
+        return replace(state, objective=told() + margin)
 
 
 # -- the blocks of a sweep ---------------------------------------------------------------------------------------------
 
 
 def explain(state: LabelDescent, problem: LabelProblem, *, moves: bool = True) -> LabelDescent:
-    """The cheapest bits of every point, and with `moves` its cheapest component, the bits of each being cheapest."""
+    """The cheapest bits of every point, and with `moves` its cheapest component, the bits of each being cheapest. A
+    component that no point has left stays."""
     data, model = problem.data, problem.model
     (inputs, centers), (labels, shares) = model.family.own_centers(state.centers)
     means = labels.from_coordinates(shares)
@@ -125,13 +144,13 @@ def explain(state: LabelDescent, problem: LabelProblem, *, moves: bool = True) -
             z = (costs + problem.scale * inputs.divergence(inputs.coordinates(some.inputs.X), centers)).argmin(1)
         parts.append((z, *problem.cheapest_bits(some.targets, f, means[z])))
     z, bits, signs = (torch.cat(values) for values in zip(*parts, strict=True))
-    return replace(state, assignments=z, bits=bits, signs=signs).occupied()
+    return replace(state, assignments=z, bits=bits, signs=signs)
 
 
-def fit_classifiers(state: LabelDescent, problem: LabelProblem) -> LabelDescent:
-    """Better classifiers of b."""
-    fit = problem.fit(state.signs, state.classifiers, state.tilt)
-    return replace(state, classifiers=fit.weights[0], tilt=fit.tilt)
+def fit_classifiers(state: LabelDescent, problem: LabelProblem) -> tuple[LabelDescent, Tensor]:
+    """Better classifiers of b, and what they cost []."""
+    fit = problem.fit(state.signs, state.classifiers, state.tilt, thorough=state.settled)
+    return replace(state, classifiers=fit.weights[0], tilt=fit.tilt), fit.cost.sum()
 
 
 def refit(state: LabelDescent, problem: LabelProblem) -> LabelDescent:

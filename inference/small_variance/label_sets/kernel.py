@@ -27,7 +27,7 @@ from torch import Tensor
 from ....models.bnmc import BNMC
 from ....models.distributions.sampling import uniforms
 from ....models.label_data import LabelData
-from ...distributed.collectives import all_count, all_sum
+from ...distributed.collectives import Later
 from ...posterior.label_draws import label_draw
 from ...running.engine import Draw, Kernel
 from .. import descent
@@ -143,19 +143,25 @@ class LabelRestarts(Restarts[LabelDescent]):
     def _sweep_coupled(self, state: LabelDescent, generator: torch.Generator) -> LabelDescent:
         backend, problem, before = self.backend, self.problem, state.bits
         state = explain(state, problem)
-        mixture = problem.mixture(state.bits)
-        state = replace(state, objective=descent.objective(mixture, state))
-        options = {"merge": backend.merge, "single": self.mixture.single}
-        moved = descent.sweep(state, mixture, generator, tolerance=backend.tolerance, **options)
+        mixture, options = problem.mixture(state.bits), {"merge": backend.merge, "single": self.mixture.single}
+        value = descent.objective_later(mixture, state)
+        moved = descent.sweep(state, mixture, generator, tolerance=backend.tolerance, value=value, **options)
         state = explain(cast(LabelDescent, moved), problem, moves=False)
-        state = fit_classifiers(state, problem)
+        changed, value = _changed_later(before, state.bits), problem.mixture_later(state)
+        state, margin = fit_classifiers(state, problem)
+        state = replace(state, objective=value() + margin)
         if state.settled:
             state = switch_labels(state, problem, generator)
             state = step_points(state, problem)
-        changed = all_sum((state.bits != before)[~before.isnan()].double().sum())
-        if changed > backend.tolerance * all_count(before.numel()):
+            changed = _changed_later(before, state.bits)
+        if changed() > backend.tolerance * problem.data.span[1] * before.shape[1]:
             state = replace(state, settled=False, converged=False)
-        return problem.valued(state)
+        return state
 
     def draw(self, state: LabelDescent) -> Draw:
         return label_draw(self.mixture.draw(state), state.classifiers, self.problem.data, self.problem.model)
+
+
+def _changed_later(before: Tensor, bits: Tensor) -> Later:
+    """How many bits [N, C] changed, [] float64, known with the next sum over all ranks."""
+    return Later((bits != before)[~before.isnan()].double().sum())

@@ -14,7 +14,7 @@ from torch import Tensor
 from ....models.distributions.sampling import uniforms
 from ....models.likelihoods.product import join_columns
 from ....models.sparse import Rows
-from ...distributed.collectives import all_count, all_sum
+from ...distributed.collectives import all_sum
 from ...distributed.picked import own_of, top
 from ..assignment import component_sums
 from ..problem import Problem
@@ -25,10 +25,10 @@ def switch_labels(state: LabelDescent, problem: LabelProblem, generator: torch.G
     """The state with absences of a label explained in another way, those of one component or of all, wherever that
     lowers J at these assignments: some such moves, in random order."""
     targets, K = problem.data.targets, state.num_components
-    N, C = targets.shape
-    state, order = problem.valued(state), uniforms((C * (K + 1),), generator).argsort().tolist()
+    C = targets.shape[1]
+    order = uniforms((C * (K + 1),), generator).argsort().tolist()
     least = problem.label_cost(state)
-    for place in order[: min(_MOST_SWITCHES, _NUMBERS // (all_count(N) * C))]:
+    for place in order[: min(_MOST_SWITCHES, _NUMBERS // (problem.data.span[1] * C))]:
         label, component = divmod(place, K + 1)
         moved = (targets[:, label] < 0) & ((state.assignments == component) | (component == K))
         for a, b in _WAYS:
@@ -71,7 +71,7 @@ def step_points(state: LabelDescent, problem: LabelProblem) -> LabelDescent:
     width = data.inputs.X.shape[1] + data.targets.shape[1]
     for _ in range(_MOST_STEPS):
         K = state.num_components
-        if K == 1 or all_count(data.num_data) * K * width > _NUMBERS:
+        if K == 1 or data.span[1] * K * width > _NUMBERS:
             return state
         moved = _stepped(state, problem)
         if moved.objective >= state.objective - _NEGLIGIBLE * state.objective.abs():
@@ -94,7 +94,8 @@ def _stepped(state: LabelDescent, problem: LabelProblem) -> LabelDescent:
     each = here.new_ones(N) if data.weights is None else data.weights.to(here)
     gain, toll = _leaving(state, mixture, each), _joining(state, mixture, moved, other, each[point])
     change = toll + each[point] * (there - here[point]) - gain[point]
-    best = own_of(top(-change.masked_fill(other == z[point], torch.inf), 1), len(change))
+    span = data.span[0] * K, data.span[1] * K
+    best = own_of(top(-change.masked_fill(other == z[point], torch.inf), 1, span), len(change), span)
     n = point[best]  # [1], or [0] where another rank has it
     a, b, z = state.bits.clone(), state.signs.clone(), z.clone()
     a[n], b[n], z[n] = bits[best], signs[best], other[best]

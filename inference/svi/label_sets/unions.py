@@ -13,6 +13,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from ....models import host
 from ....models.bnmc import BNMC
 from ....models.label_data import LabelData
 from ..allocations import MERGE_TRIES, pairs
@@ -26,8 +27,10 @@ State = TypeVar("State", bound=VariationalPartition)
 
 def promising(state: State, data: LabelData, model: BNMC) -> Iterator[State]:
     """The unions of single pairs that may gain once all factors have been updated."""
-    for kept, absorbed in pairs(state, model.mixture):
-        if is_promising(state, data.points, model.mixture, kept, absorbed):
+    tried = pairs(state, model.mixture)
+    promise = host.answers((is_promising(state, data.points, model.mixture, *pair) for pair in tried), state.sizes)
+    for (kept, absorbed), promises in zip(tried, promise, strict=True):
+        if promises:
             yield united(state, model, kept, absorbed)
 
 
@@ -46,8 +49,9 @@ def gainful(state: State, data: LabelData, model: BNMC) -> Iterator[State]:
         look(*torch.combinations(left).T.contiguous())
     while True:
         best = table.flatten().topk(min(MERGE_TRIES, T * T))
-        tried = (divmod(place, T) for place in best.indices[best.values > -torch.inf].tolist())
-        pair = next((pair for pair in tried if gain(state, data.points, mixture, *pair) > 0), None)
+        tried = [divmod(place, T) for place in best.indices[best.values > -torch.inf].tolist()]
+        gains = host.answers((gain(state, data.points, mixture, *pair) > 0 for pair in tried), own)
+        pair = next((pair for pair, gained in zip(tried, gains, strict=True) if gained), None)
         if pair is None:
             break
         kept, absorbed = pair

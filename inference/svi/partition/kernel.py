@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
+from ....models import host
 from ....models.bnmc import BNMC
 from ....models.data import Data, RowData
 from ....models.likelihoods.exponential_family import ExponentialFamily
@@ -40,8 +41,10 @@ seeded = partial(start, VariationalPartition, observes=False)
 
 def promising(state: VariationalPartition, data: Data, model: Mixture) -> Iterator[VariationalPartition]:
     """The unions of pairs of components that might raise the bound, by their sums."""
-    for kept, absorbed in pairs(state, model):
-        if is_promising(state, data, model, kept, absorbed):
+    tried = pairs(state, model)
+    promise = host.answers((is_promising(state, data, model, *pair) for pair in tried), state.sizes)
+    for (kept, absorbed), promises in zip(tried, promise, strict=True):
+        if promises:
             yield union(state, data, model, kept, absorbed)
 
 

@@ -24,9 +24,9 @@ from .factors import VariationalPartition, expected_prior
 __all__ = ["gain", "is_promising"]
 
 
-def is_promising(state: VariationalPartition, data: Data, model: Mixture, kept: int, absorbed: int) -> bool:
-    """Whether the rounds of a union, each worth two settled steps at most, could make good its loss."""
-    return bool(gain(state, data, model, kept, absorbed) > -2 * SETTLED * MERGE_ROUNDS * state.sizes.sum())
+def is_promising(state: VariationalPartition, data: Data, model: Mixture, kept: int, absorbed: int) -> Tensor:
+    """Whether the rounds of a union, each worth two settled steps at most, could make good its loss, bool []."""
+    return gain(state, data, model, kept, absorbed) > -2 * SETTLED * MERGE_ROUNDS * state.sizes.sum()
 
 
 def gain(state: VariationalPartition, data: Data, model: Mixture, kept: int, absorbed: int) -> Tensor:

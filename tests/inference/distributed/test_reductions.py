@@ -1,5 +1,5 @@
 """How often ranks hear of one another in a sweep. What exchanges more often is not here: slice Gibbs of features,
-Gibbs of tasks, and small variance of `DDPM`, features, tasks and the joint "and" (docs/scale.md)."""
+Gibbs of tasks, and sweeps of small variance that search, as each does that adds a feature to tasks (docs/scale.md)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import pytest
 from test_ranks import CASES, fit, fit_source
 
 from regbayes.inference import SVI, Gibbs, SmallVariance
+from regbayes.inference.classifiers import minimum
 from regbayes.inference.running.sweeps import Sweeps
+from regbayes.inference.small_variance import hyperplanes
 from regbayes.models.ranks import Ranks
 
 WAYS = {
-    "small variance": SmallVariance(num_components=4, num_restarts=1, max_steps=6),
+    "small variance": SmallVariance(num_components=4, num_restarts=2, max_steps=8),
     "SVI": SVI(num_steps=40, tolerance=None),
     "SVI in minibatches": SVI(num_steps=4, batch_size=5, num_full_steps=0),
     "Gibbs, slice or beam": Gibbs(1, 3, scan="auto", num_generative=2, split_merge=0),
@@ -19,7 +21,10 @@ WAYS = {
 }
 GOAL = 5  # of a sweep that neither searches nor merges, the flags of Ctrl-C and checkpoints included
 REACHED = {
-    "small variance": ["DPM", "InfiniteSVM", "BNMC", "IHMM", "DIH"],
+    "small variance": [
+        *("DPM", "InfiniteSVM", "DDPM", "DDPM of two directions", "BNMC", "BNMC, and", "IHMM", "DIH"),
+        *("features", "features, logistic", "features, some entries missing", "tasks"),
+    ],
     "SVI": [
         *("DPM", "DPM of counts", "InfiniteSVM", "DDPM", "LDA", "MedLDA", "IHMM", "DIH"),
         *("BNMC", "BNMC, and", "BNMC, multinomial", "features", "tasks"),
@@ -64,6 +69,30 @@ def test_a_sweep_has_few_reductions(two_ranks, way, case) -> None:
     first, second = two_ranks(counted, WAYS[way], case)
     assert first == second
     assert 0 < min(first) <= GOAL
+
+
+MANY = {"features": 5, "features, logistic": 5, "BNMC, and": 5, "DDPM": 6, "DDPM of two directions": 6}
+
+
+@pytest.mark.parametrize("case", MANY)
+def test_a_sweep_of_many_rows_has_few_reductions(two_ranks, case) -> None:
+    """Which no rank has all of, as it has of a few; a settled sweep may end a descent, so there are two."""
+    numbers, other = two_ranks(counted_of_many, WAYS["small variance"].replace(max_steps=4), case)
+    assert numbers == other
+    assert 0 < min(numbers) <= MANY[case]
+
+
+def counted_of_many(group, rank, *arguments):
+    """The numbers as if so few rows were many."""
+    places = (minimum, "MOST_TOGETHER"), (hyperplanes, "_MOST_ROWS")
+    before = [getattr(*place) for place in places]
+    for place in places:
+        setattr(*place, 0)
+    try:
+        return counted(group, rank, *arguments)
+    finally:
+        for place, value in zip(places, before, strict=True):
+            setattr(*place, value)
 
 
 @pytest.mark.parametrize("case", ["DPM", "InfiniteSVM", "DDPM of two directions"])

@@ -298,7 +298,7 @@ def test_dp_means_is_the_naive_one(generator) -> None:
         same = torch.Generator()
         same.set_state(generator.get_state())
         number = len(np.unique(np.argmin([((X - center) ** 2).sum(1) for center in centers], axis=0)))
-        tried = candidates(torch.from_numpy(cost), number, X.shape[1], same).tolist()
+        tried = candidates(torch.from_numpy(cost), number, problem, same).tolist()
         state = descent.sweep(replace(state, grows=True), problem, generator, merge=False)
         z, centers = naive_dp_means_sweep(X, z, centers, 6.0, tried)
         assert (state.assignments.numpy() == z).all(), step

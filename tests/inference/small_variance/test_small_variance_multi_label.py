@@ -122,13 +122,19 @@ def test_a_loss_of_which_nothing_but_the_factor_is_known(joint: str) -> None:
 # -- the joint "and" ---------------------------------------------------------------------------------------------------
 
 
+def fitted(state: LabelDescent, problem: LabelProblem) -> LabelDescent:
+    found, cost = bits.fit_classifiers(state, problem)
+    torch.testing.assert_close(cost, problem.margin_cost(found.signs, found.classifiers))
+    return found
+
+
 def test_each_block_of_the_coupled_descent_lowers_the_objective(generator) -> None:
     restarts, problem = coupled(penalty=6.0, scale=0.4)
     first = restarts.first(generator)
     torch.testing.assert_close(first.bits, HOLES, equal_nan=True)
     state = restarts.sweep(first, generator)
     for _ in range(3):
-        for block in (bits.explain, partial(bits.explain, moves=False), bits.fit_classifiers):
+        for block in (bits.explain, partial(bits.explain, moves=False), fitted):
             moved = block(state, problem)
             assert problem.valued(moved).objective <= problem.valued(state).objective + 1e-9
             state = moved
@@ -214,7 +220,7 @@ def test_absences_of_one_component_are_explained_together(weights, generator) ->
     wrong = least.bits.clone(), least.signs.clone()
     absent = (HOLES[:, 0] == 0) & (least.assignments == 0)
     wrong[0][absent, 0], wrong[1][absent, 0] = 1.0, -1.0
-    wrong = bits.fit_classifiers(bits.refit(replace(least, bits=wrong[0], signs=wrong[1]), problem), problem)
+    wrong = fitted(bits.refit(replace(least, bits=wrong[0], signs=wrong[1]), problem), problem)
     again = moves.switch_labels(wrong, problem, generator)
     assert least.objective <= state.objective
     assert again.objective <= wrong.objective
@@ -243,7 +249,7 @@ def test_classifiers_that_cost_less_than_the_solution_up_to_its_gap_stay(generat
     state, model = after(restarts, 1, generator), problem.model
     best = solve(problem.data.features, state.signs, model.loss, model.weight_scale, tolerance=1e-9).weights
     state = replace(state, classifiers=best, tilt=torch.zeros_like(state.tilt))
-    moved = bits.fit_classifiers(state, problem)
+    moved = fitted(state, problem)
     before, after_fit = (problem.margin_cost(one.signs, one.classifiers) for one in (state, moved))
     assert after_fit <= before
 
