@@ -81,16 +81,18 @@ def see(rows, owners, labels, halves, uniforms, weights, natural):
     """What each row adds to the Gaussians of hyperplanes [K, P] with labels [K], `natural` [K, 2, N]: of owners [N],
     pseudo-observations that are drawn by numbers [K, N] each for `observe`."""
     for k in range(len(weights)):
-        for n in range(len(owners)):
-            natural[k, 0, n] = 0.0
-        for p in range(weights.shape[1]):
-            weight = weights[k, p]
-            for n in range(len(owners)):
-                natural[k, 0, n] += weight * rows.columns[p, n]
-        for n in range(len(owners)):
-            side = 1.0 if owners[n] == labels[k] else -1.0
-            precision, shift = observe(rows.loss, natural[k, 0, n], side, halves[k, n], uniforms[k, n])
-            natural[k, 0, n], natural[k, 1, n] = rows.power * precision, rows.power * shift
+        for first in range(0, len(owners), _TILE):
+            start, size = _tile(first, len(owners))
+            for n in range(size):
+                natural[k, 0, start + n] = 0.0
+            for p in range(weights.shape[1]):
+                weight = weights[k, p]
+                for n in range(size):
+                    natural[k, 0, start + n] += weight * rows.columns[p, start + n]
+            for n in range(start, start + size):
+                side = 1.0 if owners[n] == labels[k] else -1.0
+                precision, shift = observe(rows.loss, natural[k, 0, n], side, halves[k, n], uniforms[k, n])
+                natural[k, 0, n], natural[k, 1, n] = rows.power * precision, rows.power * shift
 
 
 @lean_entry
