@@ -176,7 +176,14 @@ def test_each_block_of_rows_has_the_optimum_of_its_own(loss, generator) -> None:
     features, targets = case(loss, generator, N=40)
     counts = 0.3 + torch.rand(40, generator=generator, device=generator.device, dtype=torch.float64)
     weights, tilt = solve_blocks(
-        features, targets, loss, NU, [7, 33], row_weights=counts, start=torch.zeros_like(targets), max_passes=500
+        features,
+        targets,
+        loss,
+        NU,
+        [7, 33],
+        row_weights=counts,
+        start=0.1 * counts.unsqueeze(1).expand_as(targets),
+        max_passes=500,
     )
     for own, rows in zip(weights, (slice(7), slice(7, 40)), strict=True):
         least = solve(
