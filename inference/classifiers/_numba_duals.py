@@ -142,15 +142,8 @@ def _newton(features, box, c, tilt, own, most):
         for n in range(num_points):
             reach[n] = dot(features[n], way)
         ridge, square = dot(own, way) / variance, dot(way, way) / variance
-        fall, size = _rise(box, c, scores, reach, 0.0) + ridge, 1.0
-        if _rise(box, c, scores, reach, 1.0) + ridge + square > _LEVEL * abs(fall):
-            low, high = 0.0, 1.0
-            for _ in range(_NUM_HALVINGS):
-                size = (low + high) / 2.0
-                if _rise(box, c, scores, reach, size) + ridge + size * square > 0.0:
-                    high = size
-                else:
-                    low = size
+        fall = _rise(box, c, scores, reach, 0.0) + ridge
+        size = _length(box, c, scores, reach, ridge, square, _LEVEL * abs(fall))
         add(size, way, own)
         add(size, reach, scores)
         if -fall <= _SETTLED * dot(own, own) / variance:
@@ -160,6 +153,21 @@ def _newton(features, box, c, tilt, own, most):
         tilt[n, c] = _best(box[0][n, c] - scores[n], n, c, box, 0.0)
         add(variance * tilt[n, c], features[n], own)
     return num_steps
+
+
+@inner
+def _length(box, c, scores, reach, ridge, square, level):
+    """How far along the way the cost is least, 1 if it rises by no more than `level` there, or else by bisection."""
+    low, high, size = 0.0, 1.0, 1.0
+    if _rise(box, c, scores, reach, 1.0) + ridge + square <= level:
+        return size
+    for _ in range(_NUM_HALVINGS):
+        size = (low + high) / 2.0
+        if _rise(box, c, scores, reach, size) + ridge + size * square > 0.0:
+            high = size
+        else:
+            low = size
+    return size
 
 
 @part
