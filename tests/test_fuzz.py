@@ -134,7 +134,7 @@ def use(part: Config) -> Any:
     return part.fit(DPM(truncation=3), ROWS)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
 def test_every_argument_of_every_configuration(kind: type[Config]) -> None:
     for field in dataclasses.fields(kind):
@@ -237,6 +237,7 @@ def test_arguments_of_data_sets(name: str) -> None:
         check_all(quick, lambda value, argument=argument, others=others: function(**others | {argument: value}))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", [name for name in regbayes.plots.__all__ if name.startswith("plot")])
 def test_arguments_of_plots(name: str, posteriors: dict[str, Any]) -> None:
     plt = pytest.importorskip("matplotlib.pyplot")

@@ -1,53 +1,99 @@
 """Dual coordinate ascent compiled: points take turns, each at its optimum given the others; then, where a conjugate is
-curved, Newton steps."""
+curved, Newton steps.
+
+Loops over plain indices throughout: slices take numba far longer to compile.
+"""
+
+from typing import NamedTuple, Self
 
 import numpy as np
 
-from ..compiled._numba_functions import add, copy, dot, solve, threshold
-from ..compiled.decorators import entry, inner, part
+from ..compiled._numba_functions import solve, threshold
+from ..compiled.decorators import inner, lean_entry, lean_part
 
 
-@entry
-def climb_boxes(features, squares, box, ends, tilt, weights, passes, tolerance, max_passes):
-    """As `climb`, of K blocks of points between ends [K + 1], with weights [K, C, P] and passes [K] of their own."""
-    linear, lower, upper, curvature, tube, variance = box
+class Room(NamedTuple):
+    """What passes write to; compiled code makes no arrays, and so counts no references to them."""
+
+    order: np.ndarray  # [N]
+    gaps: np.ndarray  # [N]
+
+    @classmethod
+    def of(cls, features: np.ndarray) -> Self:
+        return cls(np.empty(len(features), np.int64), np.empty(len(features)))
+
+
+class Newton(NamedTuple):
+    """What Newton steps write to. Where no conjugate is curved it is None, and they are not compiled."""
+
+    scores: np.ndarray  # [N]
+    reach: np.ndarray  # [N]
+    matrix: np.ndarray  # [P, P]
+    way: np.ndarray  # [1, P]
+
+    @classmethod
+    def of(cls, features: np.ndarray) -> Self:
+        N, P = features.shape
+        return cls(*(np.empty(size) for size in (N, N, (P, P), (1, P))))
+
+
+@lean_entry
+def climb_boxes(features, squares, box, ends, tilt, weights, passes, room, newton, tolerance, max_passes):
+    """As `_climb`, of K blocks of points between ends [K + 1], with weights [K C, P] and passes [K] of their own."""
     for k in range(len(passes)):
-        start, stop = ends[k], ends[k + 1]
-        own = linear[start:stop], lower[start:stop], upper[start:stop], curvature[start:stop], tube, variance
-        arrays = features[start:stop], squares[start:stop], own, tilt[start:stop], weights[k]
-        passes[k] = climb(*arrays, tolerance, max_passes)
+        rows, first = (ends[k], ends[k + 1]), k * tilt.shape[1]
+        passes[k] = _climb(features, squares, box, rows, tilt, weights, first, room, newton, tolerance, max_passes)
 
 
-@part
-def climb(features, squares, box, tilt, weights, tolerance, max_passes):
-    """Set tilt [N, C] to optima, column by column, with weights [C, P] in step; the most passes that one took.
+@lean_part
+def _climb(features, squares, box, rows, tilt, weights, first, room, newton, tolerance, max_passes):
+    """Set tilt [N, C] of the rows from one number up to another to optima, column by column, with C rows of weights
+    [.., P], from `first` on, in step; the most passes that one took.
 
     A column ends with a gap of at most `tolerance` of its primal. A pass is over the points that still add to the gap,
     in random order, or a Newton step: these take over after as many passes as cost about as much. squares [N] is nu^2
-    |a_n|^2; box (linear, lower, upper [N, C], curvature [N], tube, nu^2) is the conjugate.
+    |a_n|^2; box (linear, lower, upper [N, C], curvature [N], tube, nu^2) is the conjugate. Without room for Newton
+    steps, where nothing is curved, there are none.
     """
-    most, order, gaps = 0, np.empty(len(features), np.int64), np.empty(len(features))
-    least = max(_LEAST_PATIENCE, weights.shape[1]) if len(features) and box[3][0] > 0.0 else max_passes
-    for c in range(len(weights)):
-        seed, num_checks, num_passes, patience = np.uint64(c + 1), 0, 0, least
+    most = 0
+    for c in range(tilt.shape[1]):
+        seed, num_checks, num_passes = np.uint64(c + 1), 0, 0
+        patience = max(_LEAST_PATIENCE, weights.shape[1])
         while True:
-            number = _left(features, box, c, tilt, weights[c], tolerance, order, gaps)
+            number = _left(features, box, c, rows, tilt, weights, first + c, tolerance, room)
             if number == 0 or num_passes >= max_passes:
                 break
-            if num_passes >= patience:
-                num_passes += _newton(features, box, c, tilt, weights[c], max_passes - num_passes)
-                patience = max_passes
+            if newton is not None and num_passes >= patience:
+                limit, patience = max_passes - num_passes, max_passes
+                num_passes += _step(features, box, c, rows, tilt, weights, first + c, newton, limit)
                 continue
             num_checks += 1
             for _ in range(min(num_checks, _MOST_UNCHECKED, max_passes - num_passes)):
-                seed = _shuffle(order, number, seed)
-                _visit(features, squares, box, c, order[:number], tilt, weights[c])
+                seed = _shuffle(room.order, number, seed)
+                _visit(features, squares, box, c, room.order, number, tilt, weights, first + c)
                 num_passes += 1
         most = max(most, num_passes)
     return most
 
 
 @inner
+def _dot(one, n, other, m):
+    """Of two rows of matrices."""
+    total = 0.0
+    for p in range(one.shape[1]):
+        total += one[n, p] * other[m, p]
+    return total
+
+
+@inner
+def _add(factor, source, n, target, m):
+    """Add a multiple of a row of a matrix to one of another."""
+    if factor != 0.0:
+        for p in range(source.shape[1]):
+            target[m, p] += factor * source[n, p]
+
+
+@lean_part
 def _best(slope, n, c, box, square):
     """The best tilt of a point, from its slope at 0 and nu^2 |a_n|^2. With 0 in place of the latter, the tilt that
     attains its cost."""
@@ -66,15 +112,15 @@ def _cost(slope, t, n, box):
     return t * slope - box[4] * abs(t) - box[3][n] / 2.0 * t * t
 
 
-@inner
-def _left(features, box, c, tilt, own, tolerance, order, gaps):
-    """How many points of column c still add to its gap, first in `order`; 0 where it is small enough. gaps [N] is room.
+@lean_part
+def _left(features, box, c, rows, tilt, weights, w, tolerance, room):
+    """How many points of column c still add to its gap, first in `order`; 0 where it is small enough.
 
     Not those that add next to nothing: rounding would decide which of them a pass visits, and so where it ends.
     """
-    total, primal, number = 0.0, 0.0, 0
-    for n in range(len(features)):
-        score, t = dot(features[n], own), tilt[n, c]
+    total, primal, number, order, gaps = 0.0, 0.0, 0, room.order, room.gaps
+    for n in range(rows[0], rows[1]):
+        score, t = _dot(features, n, weights, w), tilt[n, c]
         slope = box[0][n, c] - score
         cost = _cost(slope, _best(slope, n, c, box, 0.0), n, box)
         gaps[n] = cost - _cost(slope, t, n, box)
@@ -83,8 +129,8 @@ def _left(features, box, c, tilt, own, tolerance, order, gaps):
     enough = tolerance * primal
     if total <= enough:
         return 0
-    for n in range(len(features)):
-        if gaps[n] > _LITTLE * enough / len(features):
+    for n in range(rows[0], rows[1]):
+        if gaps[n] > _LITTLE * enough / (rows[1] - rows[0]):
             order[number] = n
             number += 1
     return number
@@ -103,136 +149,154 @@ def _shuffle(order, number, seed):
 
 
 @inner
-def _visit(features, squares, box, c, rows, tilt, own):
-    """Set tilt[n, c] of some rows to their optimum, one after another."""
-    for n in rows:
-        point = features[n]
-        slope = box[0][n, c] + squares[n] * tilt[n, c] - dot(point, own)
+def _visit(features, squares, box, c, order, number, tilt, weights, w):
+    """Set tilt[n, c] of the first rows of `order` to their optimum, one after another."""
+    for i in range(number):
+        n = order[i]
+        slope = box[0][n, c] + squares[n] * tilt[n, c] - _dot(features, n, weights, w)
         found = _best(slope, n, c, box, squares[n])
-        add(box[5] * (found - tilt[n, c]), point, own)
+        _add(box[5] * (found - tilt[n, c]), features, n, weights, w)
         tilt[n, c] = found
 
 
-@part
-def _newton(features, box, c, tilt, own, most):
+@lean_part
+def _step(features, box, c, rows, tilt, weights, w, newton, most):
     """At most so many Newton steps of weights [P] to the optimum of column c, then its tilts; how many it took.
 
     The slope of the cost of a point is minus the tilt that attains it, which between its bounds is a line in the score:
     a step leads to the optimum of the lines and the bounds that points are at, or to the least cost on the way.
     """
-    (num_points, num_features), variance, num_steps = features.shape, box[5], 0
-    scores, reach, room = np.empty(num_points), np.empty(num_points), np.empty((num_features, num_features))
-    way = np.empty(num_features)
-    for n in range(num_points):
-        scores[n] = dot(features[n], own)
+    scores, reach, way, variance, num_steps = newton.scores, newton.reach, newton.way, box[5], 0
+    for n in range(rows[0], rows[1]):
+        scores[n] = _dot(features, n, weights, w)
     while num_steps < most:
         num_steps += 1
-        room[:], way[:] = 0.0, 0.0
-        for n in range(num_points):
-            t = _best(box[0][n, c] - scores[n], n, c, box, 0.0)
-            if box[1][n, c] < t < box[2][n, c] and t != 0.0:
-                t += scores[n] / box[3][n]
-                for p in range(num_features):
-                    add(features[n, p] / box[3][n], features[n, : p + 1], room[p, : p + 1])
-            add(t, features[n], way)
-        for p in range(num_features):
-            room[p, p] += 1.0 / variance
-        solve(room, way)
-        add(-1.0, own, way)
-        for n in range(num_points):
-            reach[n] = dot(features[n], way)
-        ridge, square = dot(own, way) / variance, dot(way, way) / variance
-        fall = _rise(box, c, scores, reach, 0.0) + ridge
-        size = _length(box, c, scores, reach, ridge, square, _LEVEL * abs(fall))
-        add(size, way, own)
-        add(size, reach, scores)
-        if -fall <= _SETTLED * dot(own, own) / variance:
+        _lines(features, box, c, rows, scores, newton.matrix, way)
+        solve(newton.matrix, way[0])
+        _add(-1.0, weights, w, way, 0)
+        for n in range(rows[0], rows[1]):
+            reach[n] = _dot(features, n, way, 0)
+        ridge, square = _dot(weights, w, way, 0) / variance, _dot(way, 0, way, 0) / variance
+        fall = _rise(box, c, rows, scores, reach, 0.0) + ridge
+        size = _length(box, c, rows, scores, reach, ridge, square, _LEVEL * abs(fall))
+        _add(size, way, 0, weights, w)
+        for n in range(rows[0], rows[1]):
+            scores[n] += size * reach[n]
+        if -fall <= _SETTLED * _dot(weights, w, weights, w) / variance:
             break
-    own[:] = 0.0
-    for n in range(num_points):
+    for p in range(weights.shape[1]):
+        weights[w, p] = 0.0
+    for n in range(rows[0], rows[1]):
         tilt[n, c] = _best(box[0][n, c] - scores[n], n, c, box, 0.0)
-        add(variance * tilt[n, c], features[n], own)
+        _add(variance * tilt[n, c], features, n, weights, w)
     return num_steps
 
 
-@inner
-def _length(box, c, scores, reach, ridge, square, level):
+@lean_part
+def _lines(features, box, c, rows, scores, matrix, way):
+    """The lower half of the matrix [P, P] and the vector, way[0], of the optimum of the lines and bounds."""
+    P = features.shape[1]
+    for p in range(P):
+        way[0, p] = 0.0
+        for q in range(p):
+            matrix[p, q] = 0.0
+        matrix[p, p] = 1.0 / box[5]
+    for n in range(rows[0], rows[1]):
+        t = _best(box[0][n, c] - scores[n], n, c, box, 0.0)
+        if box[1][n, c] < t < box[2][n, c] and t != 0.0:
+            t += scores[n] / box[3][n]
+            for p in range(P):
+                value = features[n, p] / box[3][n]
+                for q in range(p + 1):
+                    matrix[p, q] += value * features[n, q]
+        _add(t, features, n, way, 0)
+
+
+@lean_part
+def _length(box, c, rows, scores, reach, ridge, square, level):
     """How far along the way the cost is least, 1 if it rises by no more than `level` there, or else by bisection."""
     low, high, size = 0.0, 1.0, 1.0
-    if _rise(box, c, scores, reach, 1.0) + ridge + square <= level:
+    if _rise(box, c, rows, scores, reach, 1.0) + ridge + square <= level:
         return size
     for _ in range(_NUM_HALVINGS):
         size = (low + high) / 2.0
-        if _rise(box, c, scores, reach, size) + ridge + size * square > 0.0:
+        if _rise(box, c, rows, scores, reach, size) + ridge + size * square > 0.0:
             high = size
         else:
             low = size
     return size
 
 
-@part
-def _rise(box, c, scores, reach, size):
+@lean_part
+def _rise(box, c, rows, scores, reach, size):
     """How fast the costs of points rise a step further along the way, so much of which is `reach` [N] in the scores."""
     total = 0.0
-    for n in range(len(scores)):
+    for n in range(rows[0], rows[1]):
         total -= reach[n] * _best(box[0][n, c] - scores[n] - size * reach[n], n, c, box, 0.0)
     return total
 
 
-@entry
-def improve_boxes(features, squares, box, weights, tolerance, max_passes):
-    """Weights [C, P] nearer to their optima, and what each costs [C], ridge included: no more than those given.
+@lean_entry
+def improve_boxes(features, squares, box, weights, found, costs, tilt, room, newton, tolerance, max_passes):
+    """Weights `found` [C, P], 0 before, nearer to their optima than those given, and what each costs, costs[0] of
+    [2, C], ridge included: no more than those given. tilt [N, C] is room.
 
     Tilts start where the scores put them: at a bound, or between bounds for points near a kink.
     """
-    found, tilt = np.zeros_like(weights), np.empty((len(features), len(weights)))
-    before, cost = np.empty(len(weights)), np.empty(len(weights))
     for c in range(len(weights)):
-        before[c] = dot(weights[c], weights[c]) / (2.0 * box[5])
+        costs[1, c] = _primal(features, box, c, weights)
         for n in range(len(features)):
-            slope = box[0][n, c] - dot(features[n], weights[c])
-            before[c] += _cost(slope, _best(slope, n, c, box, 0.0), n, box)
+            slope = box[0][n, c] - _dot(features, n, weights, c)
             tilt[n, c] = _best(slope, n, c, box, _RISE * squares[n])
-            add(box[5] * tilt[n, c], features[n], found[c])
-    climb(features, squares, box, tilt, found, tolerance, max_passes)
+            _add(box[5] * tilt[n, c], features, n, found, c)
+    _climb(features, squares, box, (0, len(features)), tilt, found, 0, room, newton, tolerance, max_passes)
     for c in range(len(weights)):
-        cost[c] = dot(found[c], found[c]) / (2.0 * box[5])
-        for n in range(len(features)):
-            slope = box[0][n, c] - dot(features[n], found[c])
-            cost[c] += _cost(slope, _best(slope, n, c, box, 0.0), n, box)
-        if before[c] < cost[c]:
-            cost[c] = before[c]
-            copy(weights[c], found[c])
-    return found, cost
+        costs[0, c] = _primal(features, box, c, found)
+        if costs[1, c] < costs[0, c]:
+            costs[0, c] = costs[1, c]
+            for p in range(weights.shape[1]):
+                found[c, p] = weights[c, p]
 
 
-@entry
-def visit_simplices(features, squares, hinge, rows, tilt, weights):
+@lean_part
+def _primal(features, box, c, weights):
+    """What the weights of a column cost."""
+    total = _dot(weights, c, weights, c) / (2.0 * box[5])
+    for n in range(len(features)):
+        slope = box[0][n, c] - _dot(features, n, weights, c)
+        total += _cost(slope, _best(slope, n, c, box, 0.0), n, box)
+    return total
+
+
+@lean_entry
+def visit_simplices(features, squares, hinge, rows, tilt, weights, values):
     """The same for the tilts [L] of a row together, hinge (own class [N], mass w_n [N], margin, nu^2).
 
     The optimum of g*(-t) + t . s + h |t|^2 / 2, s the scores without the row, is t_m = min(0, theta - v_m / h) for
-    v = s + margin 1[m != y], m != y, and t_y = min(w, theta - v_y / h), with theta such that they sum to 0.
+    v = s + margin 1[m != y], m != y, and t_y = min(w, theta - v_y / h), with theta such that they sum to 0. values
+    [2, L] is room.
     """
     classes, mass, margin, variance = hinge
     num_classes = len(weights)
-    values, before = np.empty(num_classes), np.empty(num_classes)
-    for n in rows:
-        point, own = features[n], classes[n]
+    for i in range(len(rows)):
+        n = rows[i]
+        own = classes[n]
         square = max(squares[n], 1e-6 * margin / mass[n])  # a shorter step than the best, where digits would be lost
         for m in range(num_classes):
-            before[m] = tilt[n, m]
-            values[m] = (dot(point, weights[m]) + (0.0 if m == own else margin)) / square - before[m]
-        values[own] += mass[n]
-        least = threshold(values, mass[n])
+            values[1, m] = tilt[n, m]
+            rise = 0.0 if m == own else margin
+            values[0, m] = (_dot(features, n, weights, m) + rise) / square - values[1, m]
+        values[0, own] += mass[n]
+        least = threshold(values[0], mass[n])
         tilt[n, own] = 0.0
         for m in range(num_classes):
             if m != own:
-                tilt[n, m] = min(least - values[m], 0.0)
+                tilt[n, m] = min(least - values[0, m], 0.0)
                 tilt[n, own] -= tilt[n, m]
         excess = mass[n] / max(tilt[n, own], mass[n])  # 1, but for rounding
         for m in range(num_classes):
             tilt[n, m] *= excess
-            add(variance * (tilt[n, m] - before[m]), point, weights[m])
+            _add(variance * (tilt[n, m] - values[1, m]), features, n, weights, m)
 
 
 _MOST_UNCHECKED = 5  # passes in turns, fewer at first

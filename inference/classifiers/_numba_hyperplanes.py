@@ -77,22 +77,24 @@ def improve(rows, quadrature, shares, natural, goal, bound, trial, trial_goal, r
 
 
 @lean_entry
-def see(rows, owners, labels, halves, uniforms, weights, natural):
+def see(rows, owners, labels, halves, uniforms, weights, natural, room):
     """What each row adds to the Gaussians of hyperplanes [K, P] with labels [K], `natural` [K, 2, N]: of owners [N],
     pseudo-observations that are drawn by numbers [K, N] each for `observe`."""
+    tile = room.tile
     for k in range(len(weights)):
         for first in range(0, len(owners), _TILE):
             start, size = _tile(first, len(owners))
             for n in range(size):
-                natural[k, 0, start + n] = 0.0
+                tile[0, n] = 0.0
             for p in range(weights.shape[1]):
                 weight = weights[k, p]
                 for n in range(size):
-                    natural[k, 0, start + n] += weight * rows.columns[p, start + n]
-            for n in range(start, start + size):
-                side = 1.0 if owners[n] == labels[k] else -1.0
-                precision, shift = observe(rows.loss, natural[k, 0, n], side, halves[k, n], uniforms[k, n])
-                natural[k, 0, n], natural[k, 1, n] = rows.power * precision, rows.power * shift
+                    tile[0, n] += weight * rows.columns[p, start + n]
+            for n in range(size):
+                side = 1.0 if owners[start + n] == labels[k] else -1.0
+                half, uniform = halves[k, start + n], uniforms[k, start + n]
+                precision, shift = observe(rows.loss, tile[0, n], side, half, uniform)
+                natural[k, 0, start + n], natural[k, 1, start + n] = rows.power * precision, rows.power * shift
 
 
 @lean_entry

@@ -18,6 +18,7 @@ from functools import singledispatch
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -139,9 +140,11 @@ def improved(
     problem = _Problem(features, targets, loss, weight_scale, row_weights).double()
     box = loss.box(problem.targets)
     assert box is not None
-    start = weights.T.double().contiguous().numpy()
-    found, cost = _numba_duals.improve_boxes(*_boxes(problem, box), start, tolerance, max_passes)
-    return torch.from_numpy(found).T.to(weights), torch.from_numpy(cost)
+    start = weights.T.double().contiguous()
+    found, costs, tilt = torch.zeros_like(start), start.new_empty(2, len(start)), torch.empty_like(problem.targets)
+    arrays = *_boxes(problem, box), *(part.numpy() for part in (start, found, costs, tilt))
+    _numba_duals.improve_boxes(*arrays, *_room(arrays[0], box), tolerance, max_passes)
+    return found.T.to(weights), costs[0]
 
 
 def _require_tensors(features: Any, targets: Any, loss: Any, **others: Any) -> None:
@@ -236,9 +239,19 @@ def _climb_blocks(
     from . import _numba_duals  # compiles or loads machine code: only where it is needed
 
     passes = torch.empty(len(weights), dtype=torch.int64)
-    arrays = (part.numpy() for part in (torch.tensor(ends), tilt, weights, passes))
-    _numba_duals.climb_boxes(*_boxes(problem, box), *arrays, tolerance, max_passes)
+    arrays = (
+        *_boxes(problem, box),
+        *(part.numpy() for part in (torch.tensor(ends), tilt, weights.flatten(0, 1), passes)),
+    )
+    _numba_duals.climb_boxes(*arrays, *_room(arrays[0], box), tolerance, max_passes)
     return passes
+
+
+def _room(features: np.ndarray, box: Box) -> tuple[Any, Any]:
+    """What passes over the rows of features [N, P] write to, and Newton steps, where there are any."""
+    from . import _numba_duals
+
+    return _numba_duals.Room.of(features), _numba_duals.Newton.of(features) if box.curvature else None
 
 
 def _boxes(problem: _Problem, box: Box) -> tuple[Any, ...]:
@@ -259,7 +272,7 @@ def _take_turns(problem: _Problem, hinge: CrammerSinger, tilt: Tensor, tolerance
     squares = (variance * entries_sum(features, torch.square)).numpy()
     mass = (2 * hinge.strength * problem.count * torch.ones_like(tilt[:, :1])).squeeze(1).numpy()
     simplex = (problem.targets.argmax(1).numpy(), mass, float(hinge.margin), variance)
-    num_passes, num_checks = 0, 0
+    values, num_passes, num_checks = weights.new_empty(2, len(weights)), 0, 0
     while True:
         gaps, gap = problem.gaps(features @ weights.T, tilt)
         if gap <= tolerance or num_passes >= max_passes:
@@ -268,9 +281,8 @@ def _take_turns(problem: _Problem, hinge: CrammerSinger, tilt: Tensor, tolerance
         rows, num_checks = torch.nonzero(gaps.squeeze(1) > least).squeeze(1), num_checks + 1
         for _ in range(min(num_checks, _MOST_UNCHECKED, max_passes - num_passes)):
             order = rows[torch.randperm(len(rows), generator=generator)]
-            _numba_duals.visit_simplices(
-                features.numpy(), squares, simplex, order.numpy(), tilt.numpy(), weights.numpy()
-            )
+            arrays = (part.numpy() for part in (order, tilt, weights, values))
+            _numba_duals.visit_simplices(features.numpy(), squares, simplex, *arrays)
             num_passes += 1
 
 

@@ -324,8 +324,8 @@ class RepellingHyperplanes:
         levels, noise = uniforms(shape, generator), normals(weights.shape[:2], generator, halves)
         natural = halves.new_empty(len(labels), 2, len(self.features))
         arrays = self.owners, labels, halves, levels, weights.squeeze(2).to(halves), natural
-        entry_of(_numba_hyperplanes.see, rows.loss)(rows, *(array.numpy() for array in arrays))
         room = _numba_hyperplanes.Room.of(rows)
+        entry_of(_numba_hyperplanes.see, rows.loss)(rows, *(array.numpy() for array in arrays), room)
         entry_of(_numba_hyperplanes.draw, rows.loss)(rows, natural.numpy(), noise.numpy(), room)
         return noise.to(weights).unsqueeze(2)
 

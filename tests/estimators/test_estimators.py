@@ -329,7 +329,7 @@ def test_tables_with_names(library):
             estimator.predict(X)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_search_in_a_pipeline_runs_in_two_processes_with_weights():
     X, y, weights = small_data()
     scaler = StandardScaler().set_output(transform="pandas")

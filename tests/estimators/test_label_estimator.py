@@ -34,6 +34,7 @@ BITS = COUNTS.replace(likelihood=BernoulliBeta())
 BACKENDS = {"svi": SVI(num_steps=20), "gibbs": Gibbs(4, 6), "small variance": SmallVariance(max_steps=5)}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("model", [COUNTS, BITS], ids=["counts", "bits"])
 @pytest.mark.parametrize("name", BACKENDS)
 def test_sparse_rows_and_labels_are_as_dense_ones(name: str, model: BNMC) -> None:

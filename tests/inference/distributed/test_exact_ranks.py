@@ -93,7 +93,7 @@ def p_value(exact: dict[Any, float], found: list[Any]) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("rho", [0.0, 0.4])
 @pytest.mark.parametrize("scan", ["beam", "blocked"])
 def test_paths_of_two_ranks_keep_the_posterior(scan, rho) -> None:
@@ -147,6 +147,7 @@ def few_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("scan", "loss"), [("slice", "hinge"), ("slice", "logistic"), ("blocked", "hinge")])
 def test_components_that_repel_keep_the_posterior_on_two_ranks(scan, loss, few_reserved) -> None:
     family = SphericalGaussian(loc=0.0, variance=0.7, prior_variance=1.0)
@@ -160,7 +161,11 @@ def test_components_that_repel_keep_the_posterior_on_two_ranks(scan, loss, few_r
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("scan", "loss"),
-    [("beam", "hinge"), pytest.param("beam", "logistic", marks=pytest.mark.nightly), ("blocked", "hinge")],
+    [
+        ("beam", "hinge"),
+        pytest.param("beam", "logistic", marks=pytest.mark.nightly),
+        pytest.param("blocked", "hinge", marks=pytest.mark.nightly),
+    ],
 )
 def test_states_that_repel_keep_the_posterior_on_two_ranks(scan, loss, few_reserved) -> None:
     prior = HierarchicalDirichletProcess(1.5, None, 2.0, None, stickiness=0.3)
@@ -189,7 +194,7 @@ JOINTS = {
         ("slice", "product"),
         pytest.param("blocked", "product", marks=pytest.mark.nightly),
         pytest.param("blocked", "and", marks=pytest.mark.nightly),
-        ("blocked", "multinomial"),
+        pytest.param("blocked", "multinomial", marks=pytest.mark.nightly),
     ],
 )
 def test_label_sets_of_two_ranks_keep_the_posterior(scan, joint) -> None:
@@ -225,6 +230,7 @@ def test_label_sets_of_two_ranks_keep_the_posterior(scan, joint) -> None:
 LEARNED, HOLE = (1.0, (2.0, 1.5)), torch.tensor([[3.9, torch.nan], [2.4, 3.5], [3.2, 3.0]], dtype=torch.float64)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("scan", "prior", "first"),
@@ -278,6 +284,7 @@ def test_columns_of_two_ranks_are_drawn_by_their_weights() -> None:
 SMALL = torch.tensor([[0.9, -0.4, 1.1], [-0.6, 1.0, 0.3], [0.2, 0.8, -1.2]], dtype=torch.float64)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("last", "number"), [(1.0, 600), (torch.nan, 1200)])
 def test_projections_of_two_ranks_keep_the_posterior(last, number) -> None:

@@ -141,6 +141,7 @@ def require_close(posteriors, whole):
 BY_NIGHT = "small variance of tasks"  # takes half a minute
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "way", [pytest.param(way, marks=[pytest.mark.nightly] if way == BY_NIGHT else []) for way in SHORT]
 )
@@ -228,6 +229,7 @@ def saved(group, rank, way, path):
     return posterior, posterior.gather()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("way", ["slice", *(way for way in OTHERS if way != "SVI of topics")])
 def test_posteriors_of_ranks_are_gathered_and_saved_by_shards(two_ranks, way, tmp_path) -> None:
     (first, all_first), (second, all_second) = two_ranks(saved, way, tmp_path / "posterior.pt")

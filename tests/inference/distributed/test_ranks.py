@@ -266,6 +266,7 @@ CELLS = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("way", "case"), CELLS)
 def test_two_ranks_find_what_one_process_does(two_ranks, way, case) -> None:
     whole = alone(EXACT[way], case)
@@ -415,6 +416,7 @@ SHARED = (
 )
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("case", [case for case in CASES if not case.startswith(NO_COMPONENTS)])
 @pytest.mark.parametrize("scan", ["auto", "blocked"])
 def test_ranks_of_gibbs_have_the_same_components(two_ranks, scan, case) -> None:
@@ -432,6 +434,7 @@ def test_ranks_of_gibbs_have_the_same_components(two_ranks, scan, case) -> None:
         )
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("case", [case for case in CASES if case.startswith("features")])
 @pytest.mark.parametrize("options", [{"scan": "auto"}, {"scan": "blocked"}, {"scan": "slice", "init": "random"}])
 def test_ranks_of_gibbs_have_the_same_features(two_ranks, options, case) -> None:
@@ -481,6 +484,7 @@ TINY = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:All 3 components are occupied")
 @pytest.mark.parametrize("case", TINY)

@@ -31,6 +31,7 @@ def test_fits_reach_the_least_objective_of_all(name: str) -> None:
     assert all(outcome(PROBLEMS[name](seed)).reached for seed in range(2 if name in _FEW else 5))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", [*_QUICK, "sequences"])
 def test_quick_fits_reach_the_least_objective_of_all(name: str) -> None:
     """With one restart a third of them do not."""
