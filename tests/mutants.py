@@ -433,7 +433,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     ("inference/classifiers/_numba_hyperplanes.py", "inference/classifiers/test_scored.py -k tensor_code"): {
         "        back(tril, noise[k])\n": "",
         "noise[k, p] += mean[p]": "noise[k, p] += 0.0",
-        "side = 1.0 if owners[n] == labels[k] else -1.0": "side = -1.0",
+        "side = 1.0 if owners[start + n] == labels[k] else -1.0": "side = -1.0",
         "rows.power * precision": "precision",
         "tril[p, q] += total": "tril[p, q] = total",
         "tril[p, p] = precision": "tril[p, p] = 0.0",

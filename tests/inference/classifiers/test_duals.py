@@ -141,7 +141,7 @@ def test_newton_steps_end_what_passes_leave(loss, counted) -> None:
         counts = 0.3 + torch.rand(60, generator=generator, dtype=torch.float64) if counted else None
         times = torch.ones_like(targets[:, :1]) if counts is None else counts.unsqueeze(1)
         start = 3 * torch.randn(9, targets.shape[1], generator=generator, dtype=torch.float64)
-        options = {"row_weights": counts, "tolerance": 1e-12, "max_passes": 60}
+        options = {"row_weights": counts, "tolerance": 1e-13, "max_passes": 60}
         found, _ = improved(features, targets, loss, 30.0, start, **options)
         pull = times * slopes(loss, features @ found, targets)
         assert (features.T @ pull - found / 30.0**2).abs().max() <= 1e-4 * (features.T.abs() @ pull.abs()).max()
