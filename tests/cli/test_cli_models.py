@@ -31,8 +31,8 @@ def table(tmp_path: Path) -> Path:
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("model", "kind", "inference"),
-    [("ilsvm", "latent_features", "small_variance"), ("medlda", "topics", None)],
-    ids=["ilsvm", "medlda"],
+    [("medlda", "topics", None), ("ilsvm", "latent_features", "small_variance")],
+    ids=["medlda", "ilsvm"],
 )
 @pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
 def test_fit_predict_and_info(model, kind, inference, table, tmp_path, capsys) -> None:

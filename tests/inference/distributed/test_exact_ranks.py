@@ -191,10 +191,10 @@ JOINTS = {
 @pytest.mark.parametrize(
     ("scan", "joint"),
     [
-        ("slice", "product"),
+        pytest.param("slice", "product", marks=pytest.mark.nightly),
         pytest.param("blocked", "product", marks=pytest.mark.nightly),
         pytest.param("blocked", "and", marks=pytest.mark.nightly),
-        pytest.param("blocked", "multinomial", marks=pytest.mark.nightly),
+        ("blocked", "multinomial"),
     ],
 )
 def test_label_sets_of_two_ranks_keep_the_posterior(scan, joint) -> None:
@@ -284,9 +284,8 @@ def test_columns_of_two_ranks_are_drawn_by_their_weights() -> None:
 SMALL = torch.tensor([[0.9, -0.4, 1.1], [-0.6, 1.0, 0.3], [0.2, 0.8, -1.2]], dtype=torch.float64)
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.slow
-@pytest.mark.parametrize(("last", "number"), [(1.0, 600), (torch.nan, 1200)])
+@pytest.mark.parametrize(("last", "number"), [(1.0, 600), pytest.param(torch.nan, 1200, marks=pytest.mark.nightly)])
 def test_projections_of_two_ranks_keep_the_posterior(last, number) -> None:
     """Of margins alone; or of the inputs as well, and the second rank has no target."""
     inputs = LinearGaussian(offset=0.0, noise_variance=0.6, loading_variance=1.0, learn=False)
