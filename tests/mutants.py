@@ -511,7 +511,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     ("inference/classifiers/dual_newton.py", "inference/classifiers/test_duals.py -k 'solved'"): {
         "theta = at.high / at.above + (": "theta = at.high / at.above - (",
         "@ weights - self.linear": "@ weights - 0.9 * self.linear",
-        "torch.where(slope < 0, above": "torch.where(slope < 0, 2 * above",
+        "torch.where(slope < 0, above": "torch.where(slope < 0, 0 * above",
     },
     (
         "inference/classifiers/minimum.py",
