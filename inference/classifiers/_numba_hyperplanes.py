@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from ..compiled._numba_functions import back, solve
+from ..compiled._numba_functions import back, solve, some_rows
 from ..compiled._numba_losses import log_factor, observe
 from ..compiled.decorators import inner, lean_entry, lean_part
 
@@ -63,7 +63,7 @@ def improve(rows, quadrature, shares, natural, goal, bound, trial, trial_goal, r
             _invert(tril, inverse)
             trial_bound = -_divergence(inverse, mean, log_det, rows.precision)
             for first in range(0, natural.shape[2], _TILE):
-                start, size = _tile(first, natural.shape[2])
+                start, size = some_rows(first, natural.shape[2], _TILE)
                 _moments(rows.columns, mean, inverse, start, size, tile)
                 _expect(rows, quadrature, shares, k, start, size, tile)
                 trial_bound += _lead(trial_goal, k, start, size, tile)
@@ -83,7 +83,7 @@ def see(rows, owners, labels, halves, uniforms, weights, natural, room):
     tile = room.tile
     for k in range(len(weights)):
         for first in range(0, len(owners), _TILE):
-            start, size = _tile(first, len(owners))
+            start, size = some_rows(first, len(owners), _TILE)
             for n in range(size):
                 tile[0, n] = 0.0
             for p in range(weights.shape[1]):
@@ -149,13 +149,6 @@ def turn(rows, owners, weights, other, levels, angles, scores):
             angle = low + (high - low) * levels[k, step]
 
 
-@inner
-def _tile(first, number):
-    """Where some rows start, and how many they are. Unsigned: a sum of other numbers may be below 0 for all that numba
-    knows, and loops over indices which may be use no vector instructions."""
-    return np.uint64(first), np.uint64(min(_TILE, number - first))
-
-
 @lean_part
 def _law(columns, precision, natural, k, tril, mean, tile):
     """The Cholesky factor of A, and m, from what each row adds, natural[k]; the log determinant of A."""
@@ -166,7 +159,7 @@ def _law(columns, precision, natural, k, tril, mean, tile):
             tril[p, q] = 0.0
         tril[p, p] = precision
     for first in range(0, N, _TILE):
-        start, size = _tile(first, N)
+        start, size = some_rows(first, N, _TILE)
         for p in range(P):
             total = 0.0
             for n in range(size):

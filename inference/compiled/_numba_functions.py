@@ -8,28 +8,10 @@ from .decorators import inner, part
 
 
 @inner
-def dot(a, b):
-    """Of as many numbers as a has."""
-    total = 0.0
-    for n in range(len(a)):
-        total += a[n] * b[n]
-    return total
-
-
-@inner
-def add(factor, source, target):
-    """Add a multiple of a row to another one."""
-    if factor != 0.0:
-        for n in range(len(source)):
-            target[n] += factor * source[n]
-
-
-@inner
-def copy(source, target):
-    """Write a row over another one. An assignment of arrays would compile the message of one that does not fit, for
-    seconds."""
-    for n in range(len(source)):
-        target[n] = source[n]
+def some_rows(first, number, most):
+    """Where at most so many of some rows start, and how many they are. Unsigned: a sum of other numbers may be below 0
+    for all that numba knows, and loops over indices which may be use no vector instructions."""
+    return np.uint64(first), np.uint64(min(most, number - first))
 
 
 @inner

@@ -12,6 +12,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from ...compiled._numba_functions import some_rows
 from ...compiled.decorators import inner, lean_entry
 
 ROWS = 128
@@ -45,7 +46,7 @@ def visit_joint(logits, coupling, psi, lines, slopes, masses, room):
     """
     odds, own, rows, _ = room
     for first in range(0, psi.shape[1], ROWS):
-        start, size = _some(first, psi.shape[1])
+        start, size = some_rows(first, psi.shape[1], ROWS)
         _take(logits, start, size, odds)
         _take(lines, start, size, own)
         for j in range(len(slopes)):
@@ -72,7 +73,7 @@ def visit_hinges(logits, coupling, psi, rests, slopes, heights, room):
     """The same for g = sum_c height_c (-rest_c)_+, with rests and heights [C, N]."""
     odds, own, rows, breaks = room
     for first in range(0, psi.shape[1], ROWS):
-        start, size = _some(first, psi.shape[1])
+        start, size = some_rows(first, psi.shape[1], ROWS)
         _take(logits, start, size, odds)
         _take(rests, start, size, own)
         for j in range(len(slopes)):
@@ -92,13 +93,6 @@ def visit_hinges(logits, coupling, psi, rests, slopes, heights, room):
                 psi[j, start + i] = rows[_FOUND, i]
             _follow(own, slopes, odds, coupling, j, size, rows)
         _give(own, rests, start, size)
-
-
-@inner
-def _some(first, number):
-    """Where some rows start, and how many they are. Unsigned: a sum of other numbers may be below 0 for all that numba
-    knows, and loops over indices which may be use no vector instructions."""
-    return np.uint64(first), np.uint64(min(ROWS, number - first))
 
 
 @inner
