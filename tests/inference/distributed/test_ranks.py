@@ -484,7 +484,7 @@ TINY = {
 }
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:All 3 components are occupied")
 @pytest.mark.parametrize("case", TINY)

@@ -165,7 +165,7 @@ def test_tiny_weights_of_the_rest_keep_their_order():
 # -- the scan ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("family", [*FAMILIES, NegativeBinomial])
 @pytest.mark.parametrize("repels", [False, True])
 def test_compiled_scan_is_the_tensor_scan(family, repels):
@@ -408,6 +408,7 @@ def test_partition_prior_sums_to_one(lengths, stickiness):
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("lengths", "missing", "stickiness", "shuffle"),
     [([4], [], 0.0, True), ([3, 1], [2], 0.4, False), ([2, 2], [0, 3], 0.3, True)],
@@ -422,6 +423,7 @@ def test_partitions_have_their_exact_probabilities(lengths, missing, stickiness,
     assert frequency_errors(draws, exact_probabilities(data, model, 1.5, 1.2), num_batches=20).max() < 5
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_partitions_of_an_autoregression_have_their_exact_probabilities():
     """Steps 0, 3 and 4 have no row before them."""
@@ -435,6 +437,7 @@ def test_partitions_of_an_autoregression_have_their_exact_probabilities():
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("loss", [Hinge(0.5), Logistic()], ids=["DIH-S", "DIH-L"])
 def test_partitions_with_hyperplanes_have_their_exact_probabilities(loss):
     X = torch.tensor([[-1.2], [0.3], [1.4], [NAN]], dtype=torch.float64)

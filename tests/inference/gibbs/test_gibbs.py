@@ -301,7 +301,7 @@ def enumeration_errors(model, y, step, *, truncated: bool, num_steps: int) -> Te
     return frequency_errors(visited if truncated else [first_appearance(labels) for labels in visited], exact)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("scan", "name"),

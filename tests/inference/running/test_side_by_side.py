@@ -96,7 +96,7 @@ def rows() -> tuple[Tensor, Tensor]:
     "backend",
     [
         Gibbs(num_samples=6, num_warmup=4, num_chains=3),
-        SVI(num_steps=8, num_restarts=2),
+        pytest.param(SVI(num_steps=8, num_restarts=2), marks=pytest.mark.nightly),
         pytest.param(SmallVariance(num_restarts=2), marks=pytest.mark.nightly),
     ],
     ids=["gibbs", "svi", "small_variance"],
@@ -150,6 +150,7 @@ class Deadly(Walk):
 START = "ended with exit code -9 .* from step 0 of 20, with the same draws"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("kernel", "model", "schedule", "messages"),
     [
@@ -191,6 +192,7 @@ def test_a_process_that_is_killed_while_it_reports_is_not_waited_for() -> None:
     assert processes._heard(ours, {ours: process}) == processes.Report(lost=-9)
 
 
+@pytest.mark.nightly
 def test_a_killed_process_of_a_resumed_fit_with_a_checkpoint(tmp_path: Path) -> None:
     file = tmp_path / "chain.pt"
     run(walking(), Walk(), DATA, replace(KEPT, num_steps=7, checkpoint=file))

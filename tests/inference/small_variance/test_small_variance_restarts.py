@@ -18,7 +18,7 @@ MODEL, LENGTHS = IHMM(FAMILY), [4, 3]
 # the other of two problems of a structure, which takes its time
 _NIGHTLY = ("mixtures, missing bits", "infinite SVMs, many scores", 'label sets, "and"', "latent features")
 _QUICK = ("mixtures", "mixtures, missing bits", "label sets", "label sets, missing bits")
-_FEW = ("latent features with a margin",)  # whose optimum takes its time
+_FEW = ("latent features with a margin", "tasks", "sequences")  # whose optimum takes its time
 
 
 @pytest.mark.one_in(3)
