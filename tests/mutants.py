@@ -519,10 +519,11 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "inference/small_variance/test_small_variance_repelling.py -k 'minimum or step or owner'",
     ): {
         "~found & (moved_cost <= fit.cost)": "~found",
-        "(0.25**power for power": "(0.5 for power",
+        "(power, 0.25**power)": "(power, 0.5)",
         "observed.shift + precision * reference": "observed.shift - precision * reference",
         '"row_weights": times,': '"row_weights": None,',
         "lower[problem.owner]": "lower[problem.owner.flip(0)]",
+        "range(1, _NUM_SHARES), found)": "range(1, _NUM_SHARES))",
         "problem.counted(targets.abs()).nansum()": "targets.abs().nansum()",
     },
     ("inference/markov/_numba_paths.py", "inference/markov/test_markov.py -m 'not slow'"): {

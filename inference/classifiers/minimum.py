@@ -11,8 +11,8 @@ because majorizers keep slacks away from zero, and some of them touch the loss b
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -48,9 +48,9 @@ class Estimate(NamedTuple):
         return self.told()
 
 
-def estimate(problem: Scored, weights: Tensor, tilt: Tensor | None = None) -> Estimate:
-    """Where a descent starts: weights [K, P, C], and tilts [N, C], zero if there are none."""
-    scores = problem.scores(weights)
+def estimate(problem: Scored, weights: Tensor, tilt: Tensor | None = None, scores: Tensor | None = None) -> Estimate:
+    """Where a descent starts: weights [K, P, C], tilts [N, C], zero if there are none, and scores [N, C] if known."""
+    scores = problem.scores(weights) if scores is None else scores
     nothing = torch.full((), torch.nan, dtype=torch.float64, device=weights.device)
     tilt = torch.zeros_like(scores) if tilt is None else tilt
     return Estimate(weights, scores, problem.cost_later(weights, scores), tilt, nothing)
@@ -81,23 +81,50 @@ def majorizer_minimum(problem: Scored, fit: Estimate, columns: slice, width: flo
 
 
 def descended(problem: Scored, fit: Estimate, target: Tensor) -> Estimate:
-    """The largest share of the way to other weights [K, P, C] by which no cost rises: 1, 1/4, 1/16 and so on."""
-    reach, weights, scores = problem.scores(target), fit.weights, fit.scores
-    shares = (0.25**power for power in range(1, _NUM_SHARES))
-    less = ((torch.lerp(fit.weights, target, share), torch.lerp(fit.scores, reach, share)) for share in shares)
-    costs = problem.costs(chain([(target, reach)], less))
-    cost, found = fit.cost, torch.zeros_like(fit.cost, dtype=torch.bool)
-    for power, ((moved, moved_scores), moved_cost) in enumerate(costs):
+    """The largest share of the way to other weights [K, P, C] by which no cost rises: 1, 1/4, 1/16 and so on.
+
+    On a CPU sets of classifiers that need less than the whole way are costed again without the rows of the others.
+    """
+    reach = problem.scores(target)
+    if problem.owner is None or not host.on_cpu(reach) or ranks() is not None:
+        return _lowered(problem, fit, target, reach, range(_NUM_SHARES))[0]
+    fit, found = _lowered(problem, fit, target, reach, range(1))
+    if found.all():
+        return fit
+    some = torch.nonzero(~found.all(1)[problem.owner]).squeeze(1)
+    times = None if problem.row_weights is None else problem.row_weights[some]
+    nothing = problem.features.new_empty(len(some), 0)  # what costs see of features
+    part = replace(
+        problem, features=nothing, targets=problem.targets[some], row_weights=times, owner=problem.owner[some]
+    )
+    rest = fit._replace(scores=fit.scores[some])
+    rest, _ = _lowered(part, rest, target, reach[some], range(1, _NUM_SHARES), found)
+    return rest._replace(scores=fit.scores.index_copy(0, some, rest.scores))
+
+
+def _lowered(
+    problem: Scored, fit: Estimate, target: Tensor, reach: Tensor, powers: range, found: Tensor | None = None
+) -> tuple[Estimate, Tensor]:
+    """An estimate with the weights of those sets [K, C] that are not `found` yet the largest share 1/4 ** power of the
+    way to the target, with scores `reach` [N, C], at which the cost is no higher; and which are found then."""
+    weights, scores, cost = fit.weights, fit.scores, fit.cost
+    shares = ((power, 0.25**power) for power in powers)
+    less = (
+        (torch.lerp(fit.weights, target, share), torch.lerp(fit.scores, reach, share)) if power else (target, reach)
+        for power, share in shares
+    )
+    found = torch.zeros_like(cost, dtype=torch.bool) if found is None else found
+    for (moved, moved_scores), moved_cost in problem.costs(less):
         lower = ~found & (moved_cost <= fit.cost)  # not so where a number is not finite
-        if not power and all_found(lower):
-            return fit._replace(weights=moved, scores=moved_scores, told=partial(_known, moved_cost))
+        if all_found(lower):
+            return fit._replace(weights=moved, scores=moved_scores, told=partial(_known, moved_cost)), lower
         rows = lower if problem.owner is None else lower[problem.owner]
         weights = torch.where(lower.unsqueeze(1), moved, weights)
         scores, cost = torch.where(rows, moved_scores, scores), torch.where(lower, moved_cost, cost)
         found = found | lower
         if all_found(found):
             break
-    return fit._replace(weights=weights, scores=scores, told=partial(_known, cost))
+    return fit._replace(weights=weights, scores=scores, told=partial(_known, cost)), found
 
 
 def target_size(problem: Scored) -> Tensor:

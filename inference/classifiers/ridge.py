@@ -189,20 +189,40 @@ def natural_of_owners(
     rows : the numbers of the rows of each of K owners
     """
     (P, C), K = (features.shape[1], precision.shape[1]), len(rows)
-    gram, linear = features.new_zeros((K, C, P, P)), features.new_zeros((K, P, shift.shape[1]))
-    root = precision.sqrt()
+    gram, linear = features.new_zeros((K, C, P, P)), features.new_zeros((K, shift.shape[1], P))
+    add = _add_compiled if host.on_cpu(features) else _add
+    add(features, precision.sqrt(), shift, rows, gram, linear)
+    return with_prior(gram, linear.mT, weight_scale)
+
+
+def _add(features: Tensor, root: Tensor, shift: Tensor, rows: Sequence[Tensor], gram: Tensor, linear: Tensor) -> None:
+    """Add to the sums [K, C, P, P] and [K, C', P] of each owner its rows, times the roots of their precisions, [N, C],
+    and times shifts [N, C']."""
     for k, own in enumerate(rows):
-        for tile in own.split(_TILE):  # which stay in the cache
+        for tile in own.split(_TILE):
             seen, roots = features.index_select(0, tile), root[tile]
-            linear[k].addmm_(seen.T, shift[tile])
-            for c in range(C):
-                gram[k, c] += _square(seen * roots[:, c, None])
-    return with_prior(gram, linear, weight_scale)
+            linear[k].addmm_(shift[tile].T, seen)
+            for c in range(root.shape[1]):
+                weighted = seen * roots[:, c, None]
+                gram[k, c].addmm_(weighted.T, weighted)
 
 
-def _square(rows: Tensor) -> Tensor:
-    """The Gram matrix [P, P] of rows [N, P]; on a CPU by numpy, which unlike torch takes only half of it."""
-    return torch.from_numpy(rows.numpy().T @ rows.numpy()) if host.on_cpu(rows) else rows.T @ rows
+def _add_compiled(
+    features: Tensor, root: Tensor, shift: Tensor, rows: Sequence[Tensor], gram: Tensor, linear: Tensor
+) -> None:
+    """The same on a CPU, tile by tile. Grams are numpy's, which unlike torch takes only half of each."""
+    from . import _numba_ridge  # compiles or loads machine code: only where it is needed
+
+    arrays = [part.contiguous().numpy() for part in (features, root, shift)]
+    grams, pulls, width = gram.numpy(), linear.numpy(), root.shape[1] * features.shape[1]
+    room = features.new_empty(min(_TILE, max(map(len, rows), default=0)) * width).numpy()
+    for k, own in enumerate(part.numpy() for part in rows):
+        for start in range(0, len(own), _TILE):
+            tile = own[start : start + _TILE]
+            seen = room[: len(tile) * width].reshape(root.shape[1], len(tile), features.shape[1])
+            _numba_ridge.weighted_rows(arrays[0], tile, *arrays[1:], seen, pulls[k])
+            for c, weighted in enumerate(seen):
+                grams[k, c] += weighted.T @ weighted
 
 
 def owner_means(

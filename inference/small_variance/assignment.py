@@ -6,6 +6,7 @@ Q_n(k) = scale D(x_n, mu_k) - log phi(y_n | eta_k . a_n)                        
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,8 +19,16 @@ from ..distributed.collectives import Later
 from .problem import Problem
 
 
-def nearest_components(problem: Problem, centers: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """The cheapest component [N] of every point, and what it costs there [N].
+class Nearest(NamedTuple):
+    """The cheapest component of every point."""
+
+    assignments: Tensor  # [N]
+    cost: Tensor  # [N] of the points there
+    scores: Tensor | None = None  # [N, C] of the points there; None: nobody had to know
+
+
+def nearest_components(problem: Problem, centers: Tensor, weights: Tensor) -> Nearest:
+    """The cheapest component of every point, and what it costs there.
 
     Losses are never negative. So where the nearest centre of a point is nearer than all others by more than the loss
     there, no other component is cheaper. On a CPU this decides nearly all points, from divergences in single precision
@@ -27,11 +36,11 @@ def nearest_components(problem: Problem, centers: Tensor, weights: Tensor) -> tu
     """
     X = problem.X
     if not host.on_cpu(X) or X.is_sparse:
-        return _cheapest(problem, centers, weights)
+        return Nearest(*_cheapest(problem, centers, weights))
     assignments, lead = _leaders(problem, X, centers)
     slope, offset = _terms(problem, centers)
     cost = offset[assignments] - own_scores(X, slope.unsqueeze(2), assignments).squeeze(1) + problem.base
-    decided = lead > 0
+    decided, scores = lead > 0, None
     if weights.numel():
         scores = own_scores(problem.data.features, weights, assignments)
         loss = -problem.model.log_margin(scores, problem.data.targets)
@@ -39,8 +48,12 @@ def nearest_components(problem: Problem, centers: Tensor, weights: Tensor) -> tu
         cost += loss
     others = torch.nonzero(~decided).squeeze(1)
     if len(others):
-        assignments[others], cost[others] = _cheapest(problem.rows(others), centers, weights)
-    return assignments, cost
+        part = problem.rows(others)
+        best, cost[others] = _cheapest(part, centers, weights)
+        assignments[others] = best
+        if scores is not None:
+            scores[others] = own_scores(part.data.features, weights, best)
+    return Nearest(assignments, cost, scores)
 
 
 def all_costs(problem: Problem, centers: Tensor, weights: Tensor) -> Tensor:

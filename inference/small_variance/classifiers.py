@@ -10,8 +10,16 @@ from ..classifiers.minimum import DualLimits, Estimate, estimate, has_quick_dual
 from .problem import Problem
 
 
-def fit_classifiers(problem: Problem, assignments: Tensor, weights: Tensor, duals: Tensor, num_steps: int) -> Estimate:
-    """Classifiers that cost no component more than `weights` [K, P, C], from dual variables [N, C].
+def fit_classifiers(
+    problem: Problem,
+    assignments: Tensor,
+    weights: Tensor,
+    duals: Tensor,
+    num_steps: int,
+    scores: Tensor | None = None,
+) -> Estimate:
+    """Classifiers that cost no component more than `weights` [K, P, C], from dual variables [N, C]; and from the scores
+    [N, C] of the points under these weights, where they are known.
 
     A joint hinge is always fitted by its dual. Other hinges are fitted by theirs where points are few and the dual is
     compiled: of many points, majorizer steps come as near in less time.
@@ -21,7 +29,7 @@ def fit_classifiers(problem: Problem, assignments: Tensor, weights: Tensor, dual
         limits = DualLimits(_GAP, _PASSES * num_steps)
     elif has_quick_dual(margins) and num_steps > 1 and host.on_cpu(problem.X):
         limits = _SOLVED if problem.data.span[1] <= _MOST_ROWS else None
-    return minimum(margins, estimate(margins, weights, duals), limits, num_steps)
+    return minimum(margins, estimate(margins, weights, duals, scores), limits, num_steps)
 
 
 _GAP, _PASSES = 1e-3, 25  # for each step

@@ -89,14 +89,16 @@ def sweep(
     `value` is L [] of the state where its own is not up to date: known with the next sum over all ranks.
     """
     before = state
-    assignments, cost = nearest_components(problem, state.centers, state.weights)
+    assignments, cost, scores = nearest_components(problem, state.centers, state.weights)
     most = largest_later(largest_of(cost - problem.founding))
     state = replace(state, assignments=assignments).occupied()
+    nearest = state.assignments
     if state.grows or state.settled or most() > problem.next_price(state.penalty, state.num_components):
         state = open_components(state, cost, problem, generator, single=single, most_components=most_components)
     moved = Later(problem.data.counted((state.assignments != before.assignments).double()).sum())
     base = Later(problem.own_base)
-    state, parts = fit_components(state, problem, _POLISH if state.settled else 1)
+    scores = scores if state.assignments is nearest else None
+    state, parts = fit_components(state, problem, _POLISH if state.settled else 1, scores)
     if merge and state.settled:
         state, parts = merge_components(state, parts, problem)
     state = replace(state, objective=_objective(problem, state, parts, base()))
@@ -108,14 +110,16 @@ def sweep(
 
 def assign(state: Descent, problem: Problem) -> tuple[Descent, Tensor]:
     """Every point to its cheapest component, empty ones deleted; and the costs [N]."""
-    assignments, cost = nearest_components(problem, state.centers, state.weights)
+    assignments, cost, _ = nearest_components(problem, state.centers, state.weights)
     return replace(state, assignments=assignments).occupied(), cost
 
 
-def fit_components(state: Descent, problem: Problem, num_steps: int) -> tuple[Descent, Parts]:
-    """The best centres and better classifiers at these assignments."""
+def fit_components(
+    state: Descent, problem: Problem, num_steps: int, scores: Tensor | None = None
+) -> tuple[Descent, Parts]:
+    """The best centres and better classifiers at these assignments, where scores [N, C] may be known."""
     told = sums_later(problem.X, state.assignments, state.num_components, problem.data.weights)
-    fit = fit_classifiers(problem, state.assignments, state.weights, state.duals, num_steps)
+    fit = fit_classifiers(problem, state.assignments, state.weights, state.duals, num_steps, scores)
     sums, counts = told()
     state = replace(state, centers=problem.centers(sums, counts), weights=fit.weights, duals=fit.tilt)
     return state, Parts(sums, counts, fit.cost.sum(1))

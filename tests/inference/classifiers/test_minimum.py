@@ -8,11 +8,14 @@ from scipy.optimize import minimize
 from setups import Ramp, name_of
 from torch import Tensor
 
+from regbayes.inference.classifiers import minimum as module
 from regbayes.inference.classifiers.minimum import (
     DualLimits,
     Estimate,
+    descended,
     estimate,
     majorized,
+    majorizer_minimum,
     minimum,
     slopes,
     solved,
@@ -108,6 +111,21 @@ def test_no_step_of_any_loss_costs_more(loss) -> None:
             before, fit = fit, majorized(problem, fit, num_steps)
             assert (fit.cost <= before.cost).all()
         assert fit.cost.sum() < 0.9 * start.cost.sum()
+
+
+@pytest.mark.parametrize("loss", [Hinge(), Logistic(), Masked(OneVsRest(Hinge()))], ids=name_of)
+def test_owners_that_go_less_than_the_whole_way_do_so_without_the_others(loss) -> None:
+    problem = problem_of(loss, True, 3)
+    fit = at_zero(problem)
+    target = majorizer_minimum(problem, fit, slice(None), 0.3)
+    target[1:] *= torch.tensor([3.0, 20.0]).view(2, 1, 1)
+    found = descended(problem, fit, target)
+    expected, _ = module._lowered(problem, fit, target, problem.scores(target), range(module._NUM_SHARES))
+    assert torch.equal(found.weights[0], target[0])
+    assert not torch.equal(found.weights, target)
+    for part in ("weights", "scores", "cost"):
+        assert torch.equal(getattr(found, part), getattr(expected, part))
+    assert (found.cost <= fit.cost).all()
 
 
 @pytest.mark.parametrize("by", [majorized, solved], ids=["majorized", "solved"])

@@ -52,8 +52,10 @@ def covariance(ridge: Ridge, k: int, c: int) -> torch.Tensor:
     return torch.cholesky_inverse(ridge.precision_tril[k, c])
 
 
-def test_rows_of_their_own_are_the_dense_formula(problem) -> None:
+@pytest.mark.parametrize("tile", [3, 1000])
+def test_rows_of_their_own_are_the_dense_formula(problem, tile, monkeypatch) -> None:
     """A component without rows has the prior."""
+    monkeypatch.setattr(module, "_TILE", tile)
     features, precision, shift, assignments = problem
     ridge = hard(*problem)
     for k in range(K):

@@ -30,7 +30,7 @@ def setting(generator, *, with_labels: bool, spread: float = 1.0, dtype=torch.fl
 
 
 def agree(problem, centers, weights) -> None:
-    found, cost = assignment.nearest_components(problem, centers, weights)
+    found, cost, _ = assignment.nearest_components(problem, centers, weights)
     costs = assignment.all_costs(problem, centers, weights)
     assert torch.equal(found, costs.argmin(1))
     scale = problem.X.double().square().sum(1).max() + centers.double().square().sum(1).max()
@@ -57,7 +57,7 @@ def test_rows_between_two_centres_are_costed_in_full(generator) -> None:
     problem, centers, weights = setting(generator, with_labels=False)
     centers[1] = centers[0] * (1 + 1e-9)
     agree(problem, centers, weights)
-    found, _ = assignment.nearest_components(problem, centers[[0, 0]], weights[:2])
+    found, *_ = assignment.nearest_components(problem, centers[[0, 0]], weights[:2])
     assert not found.any()  # a tie is the first one's
 
 

@@ -1,0 +1,34 @@
+"""Rows of an owner with the roots of their precisions, and their sums with shifts, compiled."""
+
+import numpy as np
+
+from ...models.compiled.scalars import prefetch
+from ..compiled.decorators import entry
+
+
+@entry
+def weighted_rows(features, rows, root, shift, seen, pull):
+    """Of the rows n [M] of features [N, P], seen[c, i] = root[n, c] features[n] of the i-th; and added to pull[c] the
+    sum of shift[n, c] features[n].
+
+    seen is [C, M, P], pull [C', P].
+    """
+    num_features = features.shape[1]
+    sums = np.zeros_like(pull)  # apart: those of many rows would be rounded as often as there are rows
+    for i in range(len(rows)):
+        n, ahead = rows[i], rows[min(i + _AHEAD, len(rows) - 1)] * num_features
+        for p in range(0, num_features, _LINE):
+            prefetch(features, ahead + p)
+        for c in range(len(seen)):
+            factor = root[n, c]
+            for p in range(num_features):
+                seen[c, i, p] = factor * features[n, p]
+        for c in range(len(sums)):
+            factor = shift[n, c]
+            for p in range(num_features):
+                sums[c, p] += factor * features[n, p]
+    pull += sums
+
+
+_AHEAD = 4  # rows
+_LINE = 8  # numbers that memory brings at once
