@@ -28,7 +28,7 @@ from timing import choose, medians, seconds
 
 from regbayes.inference.markov.paths import filter_states, sample_paths, smooth, viterbi
 
-NUM_STEPS, NUM_FEATURES = 20_000, 4
+NUM_STEPS, NUM_FEATURES, NUM_SWEEPS = 20_000, 4, 5
 
 
 def observations(num_states: int) -> tuple[np.ndarray, np.ndarray, torch.Tensor]:
@@ -69,7 +69,8 @@ def recursions(num_states: int, lengths: list[int]) -> dict[str, Callable[[], ob
 
 
 def sweeper(num_states: int) -> Callable[[], object]:
-    """A sweep that goes on from its last state, which has settled, and the log joint that a fit records after it."""
+    """Sweeps one after another, as in a fit, from the last state, which has settled; each with the log joint that a fit
+    records after it."""
     from regbayes.inference.gibbs import sequence
     from regbayes.models import IHMM, DiagonalGaussian
     from regbayes.models.priors.laws import Truncated
@@ -80,14 +81,14 @@ def sweeper(num_states: int) -> Callable[[], object]:
     law = Truncated(model.prior, num_states)
     state = sequence.Paths(law, data).begin(torch.from_numpy(((X[:, None] - means) ** 2).sum(-1).argmin(1)), model)
 
-    def sweep() -> None:
+    def sweeps() -> None:
         nonlocal state
-        state = sequence.sweep(state, data, model, generator, scan="blocked")
-        sequence.log_joint(state, data, model, law=law)
+        for _ in range(NUM_SWEEPS):
+            state = sequence.sweep(state, data, model, generator, scan="blocked")
+            sequence.log_joint(state, data, model, law=law)
 
-    for _ in range(3):
-        sweep()
-    return sweep
+    sweeps()
+    return sweeps
 
 
 def fitter(num_states: int) -> Callable[[int], None]:
@@ -108,13 +109,15 @@ def fitter(num_states: int) -> Callable[[int], None]:
     return fit
 
 
-def beside_hmmlearn(jobs: Callable[[int], dict[str, Callable[[], object]]]) -> None:
+def beside_hmmlearn(jobs: Callable[[int], dict[str, Callable[[], object]]], number: int = 1) -> None:
+    """Jobs that do each thing so many times."""
     for num_states in (10, 50):
         ours, fit = jobs(num_states), fitter(num_states)
         *spent, short, long = medians(*ours.values(), lambda fit=fit: fit(1), lambda fit=fit: fit(4))
         iteration = (long - short) / 3
         for name, value in zip(ours, spent, strict=True):
-            print(f"K={num_states} {name}: {1e3 * iteration:.1f} ms / {1e3 * value:.1f} ms = {iteration / value:.1f}")
+            ratio, each = iteration * number / value, value / number
+            print(f"K={num_states} {name}: {1e3 * iteration:.1f} ms / {1e3 * each:.1f} ms = {ratio:.1f}")
 
 
 def steps() -> None:
@@ -122,7 +125,7 @@ def steps() -> None:
 
 
 def sweep() -> None:
-    beside_hmmlearn(lambda num_states: {"whole sweep": sweeper(num_states)})
+    beside_hmmlearn(lambda num_states: {"whole sweep": sweeper(num_states)}, NUM_SWEEPS)
 
 
 def short() -> None:

@@ -95,7 +95,7 @@ class DiagonalGaussian(ExponentialFamily):
         offset = counts.sum(1) - X.shape[1] / 2 * math.log(2 * math.pi)
         U = X - self.loc  # two products: of few columns these take a third of the time of statistics
         linear = torch.addmm(offset, U, slope.T.contiguous())
-        return torch.addmm(linear, U.square(), curve.T.contiguous())
+        return linear.addmm_(U.square(), curve.T.contiguous())
 
     def log_predictive(self, X: Tensor, chi: Tensor) -> Tensor:
         """Student-t in each column: 2 a degrees of freedom, location loc + m, squared scale b (kap + 1) / (a kap)."""
