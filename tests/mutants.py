@@ -44,6 +44,12 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     ("inference/gibbs/scans/_numba_collapsed.py", "inference/gibbs/test_ddpm.py -k by_its_gain"): {
         "chosen += below <= uniform * total": "chosen += below <= 0.0 * total",
     },
+    ("inference/gibbs/scans/_numba_direct.py", "inference/gibbs/test_direct.py -k tiny_weights"): {
+        "has_tiny = _has_tiny(base, prior)": "has_tiny = False",
+    },
+    ("inference/gibbs/scans/_numba_moves.py", "inference/gibbs/test_direct.py -k compiled_scan"): {
+        "share = weights[k] * exp(": "share = exp(",
+    },
     ("inference/gibbs/scans/_numba_moves.py", "inference/gibbs/test_ddpm.py -k collapsed_conditional"): {
         "log(total / size)": "log(total)",
     },

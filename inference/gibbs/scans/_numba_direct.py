@@ -10,7 +10,7 @@ import numpy as np
 from ....models.compiled.scalars import log, prefetch
 from ...compiled.decorators import entry, inner, lean_entry
 from ._numba_family import fetch, log_predictives
-from ._numba_moves import count_used, draw, log_mean, move_row, outcome
+from ._numba_moves import count_used, draw_weighted, log_mean, move_row, outcome
 from ._numba_moves import fill as fill
 
 
@@ -118,6 +118,15 @@ def _add_logs(weights, logits):
         logits[k] = logit if weights[k] > 0.0 else -np.inf
 
 
+@inner
+def _has_tiny(base, prior):
+    """Whether a product of two prior weights may be too small for `draw_weighted`."""
+    least = np.inf
+    for k in range(len(base)):
+        least = min(least, base[k] if base[k] > 0.0 else np.inf)
+    return prior[0] * (1.0 - prior[1]) * least < _TINY
+
+
 @entry
 def fill_logits(state, chains, urn, t, logits):
     """Log weights [capacity] of the slots for step t; the slot `free` stands for a new state."""
@@ -144,6 +153,7 @@ def scan(state, scratch, chains, urn, position, order, levels):
     used = count_used(sizes, free)
     logits, weights, offsets = scratch[-1, :used], scratch[-2, :used], scratch[-3, :used]
     _fill_offsets(counts, urn, offsets)
+    has_tiny = _has_tiny(base, prior)
     while position < len(order):
         t, level = order[position], levels[position]
         position += 1
@@ -158,8 +168,11 @@ def scan(state, scratch, chains, urn, position, order, levels):
         _fill_prior(leaving, entering, exits, base, before, own, after, prior, weights)
         _fill_logits(state, row, own, counts, urn, offsets, free, logits, scratch)
         _add_margins(t, own, alone, free, tables, logits, weights)
-        _add_logs(weights, logits)
-        chosen, opened, closed = outcome(own, draw(logits, level, own), free, alone)
+        if has_tiny:
+            _add_logs(weights, logits)
+            for k in range(len(weights)):
+                weights[k] = 1.0
+        chosen, opened, closed = outcome(own, draw_weighted(weights, logits, level, own), free, alone)
         stale = False
         if chosen != own:
             _move(sizes, leaving, entering, exits, before, own, after, -1)
@@ -171,3 +184,6 @@ def scan(state, scratch, chains, urn, position, order, levels):
         if stale or opened + closed > -2:
             return position, opened, closed, stale
     return position, -1, -1, False
+
+
+_TINY = 1e-90

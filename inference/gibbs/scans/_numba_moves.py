@@ -63,6 +63,29 @@ def draw(logits, uniform, own):
 
 
 @inner
+def draw_weighted(weights, logits, uniform, own):
+    """The same by weights exp(logits), which takes no logarithms of the weights: all of them are 0 or above e^-450.
+
+    What is e^-600 of the largest exp(logits) then vanishes in the rounding; overwrites the weights by their sums.
+    """
+    top = -np.inf
+    for k in range(len(logits)):
+        top = max(top, logits[k] if weights[k] > 0.0 else -np.inf)
+    for k in range(len(logits)):
+        gap = logits[k] - top
+        share = weights[k] * exp(max(gap, -600.0))
+        weights[k] = share if gap > -600.0 and weights[k] > 0.0 else 0.0
+    total = 0.0
+    for k in range(len(logits)):
+        total += weights[k]
+        weights[k] = total
+    level, chosen = uniform * total, 0  # below the total, even after rounding
+    for k in range(len(logits)):
+        chosen += weights[k] <= level
+    return chosen if chosen < len(logits) else own
+
+
+@inner
 def within(sums, slot, uniform):
     """Where in the share of a slot, by its sums of weights, a uniform number is: another uniform number."""
     below = sums[slot - 1] if slot > 0 else 0.0
