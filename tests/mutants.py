@@ -288,7 +288,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     },
     ("models/likelihoods/diagonal_gaussian.py", "models/test_likelihoods.py -k Diagonal"): {
         "offset = counts.sum(1) -": "offset = counts[:, 0] -",
-        "torch.addmm(linear, U.square()": "torch.addmm(linear, U",
+        "linear.addmm_(U.square()": "linear.addmm_(U",
     },
     ("models/priors/franchise.py", "models/test_hdp.py"): {
         "torch.searchsorted(ends, opened, right=True)": "torch.searchsorted(ends, opened)",
