@@ -492,10 +492,37 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "inference/classifiers/test_duals.py -k 'minimum_that or improved or rounding'",
     ): {
         "_LITTLE * enough / (rows[1] - rows[0])": "0.0",
-        "if costs[1, c] < costs[0, c]:": "if costs[1, c] < 0.0:",
-        "total = _dot(weights, c, weights, c) / (2.0 * box[5])": "total = 0.0",
+        "if stays[c] or cost < costs[c]:": "if stays[c]:",
+        "cost = _dot(weights, c, weights, c) / (2.0 * box[5])": "cost = 0.0",
         "slope = box[0][n, c] + squares[n] * tilt[n, c] - ": "slope = box[0][n, c] - ",
-        "enough = tolerance * primal": "enough = 1e9 * primal",
+        "enough = primal, tolerance * primal": "enough = primal, 1e9 * primal",
+    },
+    (
+        "inference/classifiers/_numba_duals.py",
+        "inference/small_variance/test_small_variance_repelling.py -k 'changed_sides or last_fit'",
+    ): {
+        "tilt[n, k], stays[k] = np.nan, False": "tilt[n, k] = np.nan",
+        "for k in (before[n], labels[n]):": "for k in (before[n], before[n]):",
+    },
+    (
+        "inference/small_variance/hyperplanes.py",
+        "inference/small_variance/test_small_variance_repelling.py -k 'changed_sides or last_fit'",
+    ): {
+        "fitted.num_steps >= num_steps": "fitted.num_steps >= 0",
+        "torch.where(start.stays, fitted.num_steps, num_steps)": "fitted.num_steps",
+        "label[index] = torch.arange(len(index))": "label[index] = index",
+    },
+    (
+        "inference/small_variance/repelling.py",
+        "inference/small_variance/test_small_variance_repelling.py -k hopeless",
+    ): {
+        "> most_fall * landscape.saved(costs, first)": "> torch.inf",
+    },
+    (
+        "inference/small_variance/landscape.py",
+        "inference/small_variance/test_small_variance_repelling.py -k points_save",
+    ): {
+        "counted(own - costs.amin(1))": "counted(own)",
     },
     ("inference/classifiers/_numba_duals.py", "inference/classifiers/test_duals.py -k newton_steps"): {
         "t += scores[n] / box[3][n]": "t += 0.0",

@@ -17,10 +17,11 @@ class Room(NamedTuple):
 
     order: np.ndarray  # [N]
     gaps: np.ndarray  # [N]
+    primal: np.ndarray  # [1] of the column that was looked at last
 
     @classmethod
     def of(cls, features: np.ndarray) -> Self:
-        return cls(np.empty(len(features), np.int64), np.empty(len(features)))
+        return cls(np.empty(len(features), np.int64), np.empty(len(features)), np.empty(1))
 
 
 class Newton(NamedTuple):
@@ -57,23 +58,29 @@ def _climb(features, squares, box, rows, tilt, weights, first, room, newton, tol
     """
     most = 0
     for c in range(tilt.shape[1]):
-        seed, num_checks, num_passes = np.uint64(c + 1), 0, 0
-        patience = max(_LEAST_PATIENCE, weights.shape[1])
-        while True:
-            number = _left(features, box, c, rows, tilt, weights, first + c, tolerance, room)
-            if number == 0 or num_passes >= max_passes:
-                break
-            if newton is not None and num_passes >= patience:
-                limit, patience = max_passes - num_passes, max_passes
-                num_passes += _step(features, box, c, rows, tilt, weights, first + c, newton, limit)
-                continue
-            num_checks += 1
-            for _ in range(min(num_checks, _MOST_UNCHECKED, max_passes - num_passes)):
-                seed = _shuffle(room.order, number, seed)
-                _visit(features, squares, box, c, room.order, number, tilt, weights, first + c)
-                num_passes += 1
-        most = max(most, num_passes)
+        args = features, squares, box, c, rows, tilt, weights, first, room, newton, tolerance, max_passes
+        most = max(most, _climb_column(*args))
     return most
+
+
+@lean_part
+def _climb_column(features, squares, box, c, rows, tilt, weights, first, room, newton, tolerance, max_passes):
+    """The same of one column; it ends with its primal in the room."""
+    seed, num_checks, num_passes = np.uint64(c + 1), 0, 0
+    patience = max(_LEAST_PATIENCE, weights.shape[1])
+    while True:
+        number = _left(features, box, c, rows, tilt, weights, first + c, tolerance, room)
+        if number == 0 or num_passes >= max_passes:
+            return num_passes
+        if newton is not None and num_passes >= patience:
+            limit, patience = max_passes - num_passes, max_passes
+            num_passes += _step(features, box, c, rows, tilt, weights, first + c, newton, limit)
+            continue
+        num_checks += 1
+        for _ in range(min(num_checks, _MOST_UNCHECKED, max_passes - num_passes)):
+            seed = _shuffle(room.order, number, seed)
+            _visit(features, squares, box, c, room.order, number, tilt, weights, first + c)
+            num_passes += 1
 
 
 @inner
@@ -126,7 +133,7 @@ def _left(features, box, c, rows, tilt, weights, w, tolerance, room):
         gaps[n] = cost - _cost(slope, t, n, box)
         primal += cost + t * score / 2.0
         total += max(gaps[n], 0.0)
-    enough = tolerance * primal
+    room.primal[0], enough = primal, tolerance * primal
     if total <= enough:
         return 0
     for n in range(rows[0], rows[1]):
@@ -237,35 +244,40 @@ def _rise(box, c, rows, scores, reach, size):
 
 
 @lean_entry
-def improve_boxes(features, squares, box, weights, found, costs, tilt, room, newton, tolerance, max_passes):
-    """Weights `found` [C, P], 0 before, nearer to their optima than those given, and what each costs, costs[0] of
-    [2, C], ridge included: no more than those given. tilt [N, C] is room.
+def improve_boxes(features, squares, box, weights, found, costs, tilt, stays, room, newton, tolerance, max_passes):
+    """Weights `found` [C, P], 0 before, nearer to their optima than those given, and what each costs [C], ridge
+    included: no more than those given; tilt [N, C] in place. A column that stays [C] is as good as it has to be.
 
-    Tilts start where the scores put them: at a bound, or between bounds for points near a kink.
+    A tilt that is NaN starts where the scores put it: at a bound, or between bounds for points near a kink.
     """
+    rows = (0, len(features))
     for c in range(len(weights)):
-        costs[1, c] = _primal(features, box, c, weights)
-        for n in range(len(features)):
-            slope = box[0][n, c] - _dot(features, n, weights, c)
-            tilt[n, c] = _best(slope, n, c, box, _RISE * squares[n])
-            _add(box[5] * tilt[n, c], features, n, found, c)
-    _climb(features, squares, box, (0, len(features)), tilt, found, 0, room, newton, tolerance, max_passes)
-    for c in range(len(weights)):
-        costs[0, c] = _primal(features, box, c, found)
-        if costs[1, c] < costs[0, c]:
-            costs[0, c] = costs[1, c]
+        cost = costs[c]
+        if not stays[c]:
+            cost = _dot(weights, c, weights, c) / (2.0 * box[5])
+            for n in range(len(features)):
+                slope = box[0][n, c] - _dot(features, n, weights, c)
+                cost += _cost(slope, _best(slope, n, c, box, 0.0), n, box)
+                if np.isnan(tilt[n, c]):
+                    tilt[n, c] = _best(slope, n, c, box, _RISE * squares[n])
+                _add(box[5] * tilt[n, c], features, n, found, c)
+            _climb_column(features, squares, box, c, rows, tilt, found, 0, room, newton, tolerance, max_passes)
+            costs[c] = room.primal[0]
+        if stays[c] or cost < costs[c]:
+            costs[c] = cost
             for p in range(weights.shape[1]):
                 found[c, p] = weights[c, p]
 
 
-@lean_part
-def _primal(features, box, c, weights):
-    """What the weights of a column cost."""
-    total = _dot(weights, c, weights, c) / (2.0 * box[5])
-    for n in range(len(features)):
-        slope = box[0][n, c] - _dot(features, n, weights, c)
-        total += _cost(slope, _best(slope, n, c, box, 0.0), n, box)
-    return total
+@lean_entry
+def turn(before, labels, tilt, stays):
+    """Tilts [N, K] become NaN where a point changed sides, whose label [N] was another one; -1 is of nobody. Columns
+    [K] where a point did do not stay."""
+    for n in range(len(labels)):
+        if before[n] != labels[n]:
+            for k in (before[n], labels[n]):
+                if k >= 0:
+                    tilt[n, k], stays[k] = np.nan, False
 
 
 @lean_entry

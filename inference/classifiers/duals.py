@@ -122,6 +122,28 @@ def solve_blocks(
     return weights.mT.to(features), tilt
 
 
+class Columns(NamedTuple):
+    """Columns of a dual on their way: their tilts are feasible, or NaN and start where the scores put them."""
+
+    tilt: Tensor  # [N, C] float64
+    costs: Tensor  # [C] float64 of the primal
+    stays: Tensor  # [C] bool: as good as it has to be
+
+    @classmethod
+    def of(cls, targets: Tensor) -> Columns:
+        """Those of targets [N, C] of which nothing is known."""
+        costs = targets.new_zeros(targets.shape[1], dtype=torch.float64)
+        return cls(torch.full_like(targets, torch.nan, dtype=torch.float64), costs, costs.bool())
+
+    def turned(self, before: Tensor, labels: Tensor) -> Columns:
+        """The same where column k is one against the rest and labels [N] have changed; -1 is of nobody."""
+        from . import _numba_duals
+
+        tilt, stays = self.tilt.clone(), self.stays.clone()
+        _numba_duals.turn(*(part.numpy() for part in (before, labels, tilt, stays)))
+        return self._replace(tilt=tilt, stays=stays)
+
+
 def improved(
     features: Tensor,
     targets: Tensor,
@@ -132,19 +154,22 @@ def improved(
     row_weights: Tensor | None,
     tolerance: float,
     max_passes: int,
-) -> tuple[Tensor, Tensor]:
-    """Weights [P, C] nearer to the minimum of `solve`, column by column, and what each costs, [C] float64: no more than
-    the given ones. For losses with a `box`, in memory of a host; the rows are those of all ranks."""
+    start: Columns | None = None,
+) -> tuple[Tensor, Columns]:
+    """Weights [P, C] nearer to the minimum of `solve`, column by column, which cost no more than the given ones.
+
+    For losses with a `box`, in memory of a host; the rows are those of all ranks.
+    """
     from . import _numba_duals  # compiles or loads machine code: only where it is needed
 
     problem = _Problem(features, targets, loss, weight_scale, row_weights).double()
     box = loss.box(problem.targets)
     assert box is not None
-    start = weights.T.double().contiguous()
-    found, costs, tilt = torch.zeros_like(start), start.new_empty(2, len(start)), torch.empty_like(problem.targets)
-    arrays = *_boxes(problem, box), *(part.numpy() for part in (start, found, costs, tilt))
+    start, given = Columns.of(targets) if start is None else start, weights.T.double().contiguous()
+    found, tilt, costs = torch.zeros_like(given), start.tilt.clone(), start.costs.clone()
+    arrays = *_boxes(problem, box), *(part.numpy() for part in (given, found, costs, tilt, start.stays))
     _numba_duals.improve_boxes(*arrays, *_room(arrays[0], box), tolerance, max_passes)
-    return found.T.to(weights), costs[0]
+    return found.T.to(weights), Columns(tilt, costs, torch.ones_like(start.stays))
 
 
 def _require_tensors(features: Any, targets: Any, loss: Any, **others: Any) -> None:
@@ -256,9 +281,10 @@ def _room(features: np.ndarray, box: Box) -> tuple[Any, Any]:
 
 def _boxes(problem: _Problem, box: Box) -> tuple[Any, ...]:
     """Features [N, P], their squares [N] times nu^2, and the conjugate as compiled code takes it."""
-    features, variance, ones = problem.features.contiguous(), problem.weight_scale**2, torch.ones_like(problem.targets)
+    features, variance, shape = problem.features.contiguous(), problem.weight_scale**2, problem.targets.shape
     count = problem.count * features.new_ones(len(features), 1)  # of no scores too
-    bounds = [(part * ones).numpy() for part in (box.linear, count * box.lower, count * box.upper)]
+    lower, upper = box[1:3] if problem.row_weights is None else (count * box.lower, count * box.upper)
+    bounds = [part.expand(shape).contiguous().numpy() for part in (box.linear, lower, upper)]
     conjugate = (*bounds, (box.curvature / count).squeeze(1).numpy(), float(box.tube), variance)
     return features.numpy(), (variance * entries_sum(features, torch.square)).numpy(), conjugate
 

@@ -8,13 +8,15 @@ rejects every point, what a component without points costs (docs/derivations/rep
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from ...models import host
 from ...models.base import Model
 from ...models.data import Data
-from ..classifiers.duals import improved
+from ..classifiers.duals import Columns, improved
 from ..classifiers.minimum import estimate, minimum
 from ..classifiers.scored import Scored, sides
 from ..distributed.collectives import all_rows
@@ -27,33 +29,70 @@ def hyperplane_costs(points: Data, assignments: Tensor, weights: Tensor, model: 
     return _sides(points, assignments, len(weights), model).value(weights.transpose(0, 2)).squeeze(0)
 
 
+class Fitted(NamedTuple):
+    """The last fit of K hyperplanes to the M points of all ranks by the dual, where the next one starts."""
+
+    labels: Tensor  # [M] of whom a point was, -1 of a component that is gone
+    num_steps: Tensor  # [K] int64, which the gap belongs to
+    tilt: Tensor  # [M, K] float64
+    costs: Tensor  # [K] float64, SVM_k
+
+    def opened(self) -> Fitted:
+        """With one more component, whose hyperplane was not fitted."""
+        tilt = torch.cat([self.tilt, torch.full_like(self.tilt[:, :1], torch.nan)], 1)
+        num_steps, costs = (torch.cat([each, each.new_zeros(1)]) for each in (self.num_steps, self.costs))
+        return Fitted(self.labels, num_steps, tilt, costs)
+
+    def kept(self, index: Tensor) -> Fitted:
+        """Of some components [K'] in increasing order; the others are gone."""
+        label = self.num_steps.new_full((len(self.costs) + 1,), -1)  # the last one is of nobody
+        label[index] = torch.arange(len(index))
+        return Fitted(label[self.labels], self.num_steps[index], self.tilt.index_select(1, index), self.costs[index])
+
+
 def fit_hyperplanes(
-    points: Data, assignments: Tensor, weights: Tensor, model: Model, num_steps: int
-) -> tuple[Tensor, Tensor]:
+    points: Data, assignments: Tensor, weights: Tensor, model: Model, num_steps: int, fitted: Fitted | None = None
+) -> tuple[Tensor, Tensor, Fitted | None]:
     """Weights [K, P, 1] that cost no component more than those given, and their costs [K]; assignments [N].
 
     Where the dual is compiled and rows are few, each rank takes those of all rows to a gap that falls with the square
-    of the number of steps. Else they take so many majorizer steps.
+    of the number of steps; those that were `fitted` to the same points in as many steps stay. Else they take so many
+    majorizer steps.
     """
     if not weights.numel():
-        return weights, hyperplane_costs(points, assignments, weights, model)
+        return weights, hyperplane_costs(points, assignments, weights, model), None
     has_box = model.loss.box(weights.new_ones(1, 1)) is not None
     if has_box and host.on_cpu(weights) and points.span[1] <= _MOST_ROWS:
-        (features, times), labels = points.together, all_rows(assignments, points.span)
-        near, cost = improved(
-            features,
-            sides(labels, torch.arange(len(weights)), features),
-            model.loss,
-            model.weight_scale,
-            weights.squeeze(2).T,
-            row_weights=times,
-            tolerance=(_GAP / num_steps) ** 2,
-            max_passes=_PASSES * num_steps,
-        )
-        return near.T.unsqueeze(2).contiguous(), cost
+        return _by_dual(points, all_rows(assignments, points.span), weights, model, num_steps, fitted)
     margins = _sides(points, assignments, len(weights), model)
     fit = minimum(margins, estimate(margins, weights.transpose(0, 2)), None, num_steps)
-    return fit.weights.transpose(0, 2).contiguous(), fit.cost.squeeze(0)
+    return fit.weights.transpose(0, 2).contiguous(), fit.cost.squeeze(0), None
+
+
+def _by_dual(
+    points: Data, labels: Tensor, weights: Tensor, model: Model, num_steps: int, fitted: Fitted | None
+) -> tuple[Tensor, Tensor, Fitted]:
+    """The same from labels [M] of the points of all ranks."""
+    features, times = points.together
+    targets = sides(labels, torch.arange(len(weights)), features)
+    if fitted is None:
+        fitted = Fitted(labels, torch.zeros(len(weights), dtype=torch.int64), *Columns.of(targets)[:2])
+    start = Columns(fitted.tilt, fitted.costs, fitted.num_steps >= num_steps).turned(fitted.labels, labels)
+    if start.stays.all():
+        return weights, fitted.costs, fitted
+    found, columns = improved(
+        features,
+        targets,
+        model.loss,
+        model.weight_scale,
+        weights.squeeze(2).T,
+        row_weights=times,
+        tolerance=(_GAP / num_steps) ** 2,
+        max_passes=_PASSES * num_steps,
+        start=start,
+    )
+    known = torch.where(start.stays, fitted.num_steps, num_steps)
+    return found.T.unsqueeze(2).contiguous(), columns.costs, Fitted(labels, known, columns.tilt, columns.costs)
 
 
 def _sides(points: Data, assignments: Tensor, num_components: int, model: Model) -> Scored:

@@ -66,6 +66,14 @@ class Landscape:
         """Assignments [N] of least cost, or less than now, from the costs [M, K] of the observed points."""
         return costs.argmin(1)
 
+    def saved(self, costs: Tensor, state: RepellingDescent) -> Tensor:
+        """What points save that go to their cheapest component, [] float64, from their costs [M, K].
+
+        Where moves have prices as well it is not known, inf.
+        """
+        own = costs.gather(1, self.observed(state.assignments).unsqueeze(1)).squeeze(1)
+        return all_sum(self.problem.data.counted(own - costs.amin(1)).sum(dtype=torch.float64))
+
     def stepwise(self, state: RepellingDescent) -> Tensor:
         """Assignments [N] after moves of single points that lower J. Exchangeable points have none left after
         `cheapest`."""
@@ -115,22 +123,25 @@ class Landscape:
 def _rejecting(points: Data, model: Model) -> tuple[Tensor, Tensor]:
     """The hyperplane [1, P, C] that rejects every point at the least cost, and that cost [1].
 
-    It starts from weights along the mean a of the features, or zero if that costs less. As all losses are convex,
-    N loss(mean score) bounds their sum from below: for centred features, where a is the intercept alone, the best
-    multiple of a is the least R0 of all.
+    It starts from weights along the mean a of the features, or zero if that costs less. As losses with a conjugate are
+    convex, N loss(mean score) bounds their sum from below: for centred features, where a is the intercept alone, the
+    best multiple of a is the least R0 of all, and stays.
     """
     features, (P, C) = points.features, (points.features.shape[1], points.targets.shape[1])
     nobody = torch.full((len(features),), -1, device=features.device)
-    start = features.new_zeros(2, P, C)
+    start, least = features.new_zeros(2, P, C), torch.zeros((), dtype=torch.float64)
     if start.numel():
         N = all_sum(points.counted(torch.ones_like(features[:, 0], dtype=torch.float64)).sum())
         mean = all_sum(points.counted(features).sum(0, dtype=torch.float64)) / N
         size = mean.square().sum().clamp(min=torch.finfo(mean.dtype).tiny)
-        score, _ = model.loss.one_point(N * model.weight_scale**2 * size, size.new_tensor(-1.0))
-        start[1, :, 0] = (score / size * mean).to(start)
-    best = hyperplane_costs(points, nobody, start, model).argmin()
-    start = start[best].unsqueeze(0)
-    return fit_hyperplanes(points, nobody, start, model, _EMPTY_STEPS)
+        score, cost = model.loss.one_point(N * model.weight_scale**2 * size, size.new_tensor(-1.0))
+        start[1, :, 0], least = (score / size * mean).to(start), N * cost
+    costs = hyperplane_costs(points, nobody, start, model)
+    best = costs.argmin().unsqueeze(0)
+    if start.numel() and model.loss.has_conjugate and bool(costs[best] <= (1 + _EMPTY_GAP) * least):
+        return start[best], costs[best]
+    weights, cost, _ = fit_hyperplanes(points, nobody, start[best], model, _EMPTY_STEPS)
+    return weights, cost
 
 
-_EMPTY_STEPS = 400
+_EMPTY_STEPS, _EMPTY_GAP = 400, 1e-6

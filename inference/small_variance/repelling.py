@@ -23,7 +23,7 @@ from ..running.engine import Draw, Kernel
 from . import descent
 from .assignment import all_costs, sums_later
 from .backend import SmallVariance
-from .hyperplanes import fit_hyperplanes
+from .hyperplanes import Fitted, fit_hyperplanes
 from .landscape import Landscape
 from .penalty import joint_penalty
 from .problem import Problem
@@ -114,19 +114,22 @@ def sweep(
         if merge:
             for pair in near_pairs(state, landscape):
                 if max(pair) < state.num_components:
-                    state = _better(state, joined(state, pair), landscape)
+                    state = _better(state, joined(state, pair), landscape, _MOST_FALL)
         if changed_little(before, state, tolerance):
             state = refit(state, landscape, _LAST_STEPS)
     little = changed_little(before, state, tolerance)
     return replace(state, settled=little, converged=little and before.settled)
 
 
-def assign(state: RepellingDescent, landscape: Landscape, *, unused: float = 0.5) -> RepellingDescent:
+def assign(
+    state: RepellingDescent, landscape: Landscape, *, unused: float = 0.5, costs: Tensor | None = None
+) -> RepellingDescent:
     """Every point to its cheapest component, or every sequence to its cheapest path; empty components go.
 
-    In the shares of a row, each transition that is not in use counts as `unused` moves.
+    In the shares of a row, each transition that is not in use counts as `unused` moves. `costs` [M, K] are those of
+    the observed points, where they are known.
     """
-    costs = all_costs(landscape.problem, state.centers, state.weights)
+    costs = all_costs(landscape.problem, state.centers, state.weights) if costs is None else costs
     return replace(state, assignments=landscape.cheapest(costs, state, unused)).occupied()
 
 
@@ -139,11 +142,12 @@ def refit(state: RepellingDescent, landscape: Landscape, num_steps: int) -> Repe
     data = problem.data
     told = sums_later(problem.X, own, state.num_components, data.weights)
     structure = landscape.structure_later(state)
-    weights, costs = fit_hyperplanes(data, own, state.weights, problem.model, num_steps)
+    before = Fitted(*state.fitted) if state.fitted else None
+    weights, costs, fitted = fit_hyperplanes(data, own, state.weights, problem.model, num_steps, before)
     sums, counts = told()
     # a state of missing steps alone has no points: it keeps its centre
     centers = torch.where((counts > 0).unsqueeze(1), problem.centers(sums, counts), state.centers)
-    state = replace(state, centers=centers, weights=weights)
+    state = replace(state, centers=centers, weights=weights, fitted=tuple(fitted or ()))
     return replace(
         state, objective=landscape.value(state, problem.divergences(sums, counts, centers), costs, structure())
     )
@@ -167,14 +171,20 @@ def near_pairs(state: RepellingDescent, landscape: Landscape) -> list[tuple[int,
     return [(one, other) for one, other in pairs]
 
 
-def _better(state: RepellingDescent, proposal: RepellingDescent, landscape: Landscape) -> RepellingDescent:
+def _better(
+    state: RepellingDescent, proposal: RepellingDescent, landscape: Landscape, most_fall: float = torch.inf
+) -> RepellingDescent:
     """The proposal after some rounds of its own if that lowers J, else the state.
 
-    Of points, a round hardly ever lowers J by more than the round before: where that would be needed, the proposal is
-    given up. In sequences the moves of single steps in the last round may do so, and no round is left out.
+    Of points, a round hardly ever lowers J by more than the round before, nor all rounds after a merge by more than
+    `most_fall` times what the first points to move save: where that would be needed, the proposal is given up. In
+    sequences the moves of single steps in the last round may do so, and no round is left out.
     """
     first = refit(proposal, landscape, _ROUND_STEPS)
-    second = refit(assign(first, landscape), landscape, _ROUND_STEPS)
+    costs = all_costs(landscape.problem, first.centers, first.weights)
+    if most_fall < torch.inf and first.objective - state.objective > most_fall * landscape.saved(costs, first):
+        return state
+    second = refit(assign(first, landscape, costs=costs), landscape, _ROUND_STEPS)
     moved = assign(second, landscape)
     stepped, fall = _stepped(moved, landscape), (first.objective - second.objective).clamp(min=0.0)
     if stepped is None and second.objective - state.objective > fall:
@@ -198,7 +208,8 @@ def _opened(state: RepellingDescent, index: Tensor, landscape: Landscape) -> Rep
     here = landscape.places(own_of(index.unsqueeze(0), landscape.problem.num_data, landscape.problem.data.span))
     assignments = state.assignments.index_fill(0, here, state.num_components)
     weights = torch.cat([state.weights, landscape.empty])
-    alone = replace(state, assignments=assignments, centers=centers, weights=weights)
+    fitted = tuple(Fitted(*state.fitted).opened()) if state.fitted else ()
+    alone = replace(state, assignments=assignments, centers=centers, weights=weights, fitted=fitted)
     moved = assign(alone, landscape)
     return moved if moved.num_components > state.num_components else alone.occupied()
 
@@ -227,5 +238,6 @@ _START_PENALTIES = (1.0, 0.25, 4.0)
 _START_SWEEPS = 20
 _POLISH = 12
 _ROUND_STEPS = 4
+_MOST_FALL = 5.0  # of 506 merges that paid, one needed more
 _LAST_STEPS = 100
 _TRIES = 4

@@ -83,6 +83,9 @@ class SequenceLandscape(Landscape):
         paths, _ = viterbi(log_steps[K], log_steps[:K], self.sequences.spread(-costs), self.sequences.lengths)
         return paths
 
+    def saved(self, costs: Tensor, state: RepellingDescent) -> Tensor:
+        return costs.new_tensor(torch.inf)
+
     def stepwise(self, state: RepellingDescent) -> Tensor:
         """States [N] after single steps have moved to where J is lowest.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from ..distributed.collectives import all_sum
 from ..posterior.draws import PartitionDraw, drawn
 from ..running.chains import OfRows
 from ..running.engine import Draw
+from .hyperplanes import Fitted
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,11 @@ class _Partition:
         if len(kept) == self.num_components:
             return self
         label = used.cumsum(0) - 1
-        assignments, centers, weights = label[self.assignments], self.centers[kept], self.weights[kept]
-        return replace(self, assignments=assignments, centers=centers, weights=weights)
+        return replace(self, assignments=label[self.assignments], **self.rows(kept))
+
+    def rows(self, kept: Tensor) -> dict[str, Any]:
+        """What the state has of some components, from their indices [K'] in increasing order."""
+        return {"centers": self.centers[kept], "weights": self.weights[kept]}
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,11 @@ class RepellingDescent(_Partition):
     objective: Tensor  # [] float64
     settled: bool = False  # the last sweep changed little: try to open and to merge in the next one
     converged: bool = False  # it has, and in vain
+    fitted: tuple[Tensor, ...] = ()  # the parts of `Fitted`, where there is one
+
+    def rows(self, kept: Tensor) -> dict[str, Any]:
+        fitted = Fitted(*self.fitted).kept(kept) if self.fitted else ()
+        return {**super().rows(kept), "fitted": tuple(fitted)}
 
 
 class Parts(NamedTuple):

@@ -114,9 +114,9 @@ def test_columns_are_improved_from_any_weights(loss, counted) -> None:
     for start in (torch.zeros_like(best), best, other):
         for max_passes in (0, 1, 5_000):
             options = {"row_weights": counts, "tolerance": 1e-10, "max_passes": max_passes}
-            found, cost = improved(features, targets, loss, NU, start, **options)
-            close(cost, costs(found), 1e-10)
-            assert (cost <= costs(start) + 1e-12).all()
+            found, columns = improved(features, targets, loss, NU, start, **options)
+            close(columns.costs, costs(found), 1e-10)
+            assert (columns.costs <= costs(start) + 1e-12).all()
         close(found, best, 1e-4)
 
 

@@ -104,6 +104,49 @@ def test_hyperplanes_of_a_fit_are_near_their_optimum(loss, weight_scale, sizes) 
     assert (posterior.trace.values.diff(dim=1).nan_to_num(0.0) <= 1e-9).all()
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_hyperplanes_are_fitted_again_where_points_changed_sides(weighted) -> None:
+    """Those of the same points stay, bit for bit; the others end at their optimum, whatever the last fit knows."""
+    rows, generator = blobs(200, 4, 4), torch.Generator().manual_seed(0)
+    model, data = DDPM(weight_scale=2.0).prepare(rows)
+    if weighted:
+        data = replace(data, weights=0.5 + torch.rand(200, generator=generator, dtype=torch.float64))
+    labels = torch.arange(200) % 4
+    nothing = data.features.new_zeros(4, data.features.shape[1], 1)
+    weights, costs, fitted = hyperplanes.fit_hyperplanes(data, labels, nothing, model, 4)
+    same, known, _ = hyperplanes.fit_hyperplanes(data, labels, weights, model, 4, fitted)
+    assert torch.equal(same, weights)
+    assert torch.equal(known, costs)
+    moved = torch.where((labels == 1) & (torch.rand(200, generator=generator) < 0.2), 3, labels)
+    found, known, after = hyperplanes.fit_hyperplanes(data, moved, weights, model, 4, fitted)
+    assert [torch.equal(found[k], weights[k]) for k in range(4)] == [True, False, True, False]
+    assert after.num_steps.tolist() == 4 * [4]
+    torch.testing.assert_close(known, hyperplanes.hyperplane_costs(data, moved, found, model))
+    assert (known <= hyperplanes.hyperplane_costs(data, moved, weights, model) + 1e-9).all()
+    found, known, after = hyperplanes.fit_hyperplanes(data, moved, found, model, 4000, after)
+    _, exact, _ = hyperplanes.fit_hyperplanes(data, moved, nothing, model, 4000)
+    torch.testing.assert_close(known, exact, rtol=1e-7, atol=0.0)
+    assert after.num_steps.tolist() == 4 * [4000]
+
+
+def test_what_the_last_fit_knows_goes_with_its_components() -> None:
+    """One opens, and takes points from the others; one goes, and its points to another."""
+    model, data = DDPM(weight_scale=2.0).prepare(blobs(200, 4, 4))
+    labels = (torch.arange(200) % 4).clamp(max=2)
+    weights = data.features.new_zeros(3, data.features.shape[1], 1)
+    weights, _, fitted = hyperplanes.fit_hyperplanes(data, labels, weights, model, 4)
+    opened = torch.where((labels == 2) & (torch.arange(200) < 100), 3, labels)
+    weights = torch.cat([weights, torch.zeros_like(weights[:1])])
+    more, _, known = hyperplanes.fit_hyperplanes(data, opened, weights, model, 4, fitted.opened())
+    assert [torch.equal(more[k], weights[k]) for k in range(4)] == [True, True, False, False]
+    kept = torch.tensor([1, 2, 3])
+    labels = torch.where(opened == 0, 2, opened) - 1
+    fewer, costs, known = hyperplanes.fit_hyperplanes(data, labels, more[kept], model, 4, known.kept(kept))
+    assert [torch.equal(fewer[k], more[k + 1]) for k in range(3)] == [True, False, True]
+    torch.testing.assert_close(costs, hyperplanes.hyperplane_costs(data, labels, fewer, model))
+    assert torch.equal(known.labels, labels)
+
+
 # -- points ------------------------------------------------------------------------------------------------------------
 
 
@@ -118,6 +161,30 @@ def test_a_move_changes_the_objective_by_the_change_of_its_cost(loss) -> None:
         labels[n] = k
         moved = landscape.objective(replace(state, assignments=labels))
         torch.testing.assert_close(moved - own, costs[n, k] - costs[n, state.assignments[n]])
+
+
+def test_points_save_what_the_objective_falls_by() -> None:
+    landscape = landscape_of(DDPM(FAMILY, Hinge(0.7), weight_scale=2.0), tiny(2))
+    state = state_at((0, 1, 0, 1, 2, 2), landscape, 1.5)
+    costs = all_costs(landscape.problem, state.centers, state.weights)
+    moved = replace(state, assignments=costs.argmin(1))
+    fall = landscape.objective(state) - landscape.objective(moved)
+    assert fall > 0.1
+    torch.testing.assert_close(landscape.saved(costs, state), fall)
+
+
+def test_a_hopeless_merge_is_given_up_after_one_round(monkeypatch) -> None:
+    """Two far corners in one component: no point moves, so that no more rounds would help."""
+    inputs = torch.tensor([[0.0, 0.0], [9.0, 0.0]]).double().repeat_interleave(6, 0) + tiny(0, 12) / 20
+    landscape = landscape_of(DDPM(FAMILY, Hinge(0.7)), inputs)
+    state, num_rounds = state_at(6 * (0,) + 6 * (1,), landscape, 5.0), list[int]()
+    refit = repelling.refit
+    monkeypatch.setattr(repelling, "refit", lambda *arguments: num_rounds.append(0) or refit(*arguments))
+    together = repelling.joined(state, (0, 1))
+    assert repelling._better(state, together, landscape, 5.0) is state
+    assert len(num_rounds) == 1
+    assert repelling._better(refit(together, landscape, 4), state, landscape).num_components == 2
+    assert len(num_rounds) == 4
 
 
 @pytest.mark.one_in(2)
@@ -159,7 +226,7 @@ def test_hyperplanes_of_a_loss_that_is_only_a_factor_descend() -> None:
     labels, weights = posterior.partition(), posterior.samples["weights"][0]
     data = landscape.problem.data
     found = hyperplanes.hyperplane_costs(data, labels, weights, model).sum()
-    _, best = hyperplanes.fit_hyperplanes(data, labels, weights, model, 400)
+    _, best, _ = hyperplanes.fit_hyperplanes(data, labels, weights, model, 400)
     assert found <= 1.01 * best.sum()
 
 
