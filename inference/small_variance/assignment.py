@@ -28,7 +28,7 @@ class Nearest(NamedTuple):
 
 
 def nearest_components(problem: Problem, centers: Tensor, weights: Tensor) -> Nearest:
-    """The cheapest component of every point, and what it costs there.
+    """The cheapest component of every point, and what it costs there, from classifiers [K, P, C] of the components.
 
     Losses are never negative. So where the nearest centre of a point is nearer than all others by more than the loss
     there, no other component is cheaper. On a CPU this decides nearly all points, from divergences in single precision
