@@ -22,6 +22,9 @@ FOLDERS = ("models", "inference", "estimators", "datasets", "plots", "cli", "tes
 
 # a file and the arguments of pytest that name the tests: lines of the file, and what each is broken to
 MUTANTS: dict[tuple[str, str], dict[str, str]] = {
+    ("inference/small_variance/descent.py", "inference/small_variance/test_small_variance.py -k of_many_columns"): {
+        "return state if state.objective < whole.objective else whole": "return whole",
+    },
     ("inference/running/agreement.py", "inference/running/test_agreement.py"): {
         " and below < _FAR_BELOW": "",
         "found.disagrees and ": "",

@@ -49,8 +49,9 @@ class SmallVariance(Backend):
         fraction of the points, and no split or merge helps
     max_steps : most sweeps of a restart
     num_restarts : descents; the posterior is the lowest one, with its trace alone. The first one starts from one
-        component (where components repel, and for sequences, from those of DP-means), the others from any number of
-        components around points far apart. "auto": 10^5 / (N (10 + D + P)) of them for N rows of D columns and P
+        component, or from as many as `num_components` says where a penalty that comes from them makes these cheaper
+        (where components repel, and for sequences, from those of DP-means); the others from any number of components
+        around points far apart. "auto": 10^5 / (N (10 + D + P)) of them for N rows of D columns and P
         features of classifiers, at least 1 and at most 16: many where they cost little, one for 10^4 rows or more,
         and one where `init` says where to start. The posterior's `backend` has the number
     init : "auto", or of mixtures whose components do not repel a Tensor [N] of labels, from whose components the first

@@ -52,6 +52,15 @@ def at_penalty(state: Descent, penalty: float, problem: Problem) -> Descent:
     return replace(changed, objective=objective(problem, changed))
 
 
+def nearer(problem: Problem, penalty: float, centers: Tensor, weights: Tensor) -> Descent:
+    """One component with all points, or these components [K, S], [K, P, C] with the points that they are nearest to."""
+    whole = init(problem, penalty)
+    state, _ = assign(replace(whole, centers=centers, weights=weights), problem)
+    state, parts = fit_components(state, problem, 1)
+    state = replace(state, objective=_objective(problem, state, parts, problem.total_base))
+    return state if state.objective < whole.objective else whole
+
+
 def scattered(problem: Problem, penalty: float, most_components: int, generator: torch.Generator) -> Descent:
     """Components around points, any number of them up to so many: what later restarts start from.
 

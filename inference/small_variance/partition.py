@@ -24,7 +24,7 @@ from ..running.engine import Draw, Kernel
 from . import descent, repelling
 from .backend import SmallVariance
 from .landscape import Landscape
-from .penalty import MOST_ROWS, joint_penalty, keeping_penalty, single_penalty
+from .penalty import MOST_ROWS, Wanted, joint_penalty, keeping_penalty, single_penalty
 from .problem import Problem, require_divergence
 from .restarts import PricedRestarts, kernel_of
 from .state import Descent
@@ -70,7 +70,8 @@ def stream(backend: SmallVariance, model: Mixture, source: RowSource) -> tuple[K
 
 @dataclass(frozen=True, eq=False)
 class MixtureRestarts(PricedRestarts[Problem, Descent]):
-    """Restarts of DP-means with classifiers: from one component or from labels, then from scattered components."""
+    """Restarts of DP-means with classifiers: from one component, from those that the penalty comes from or from labels;
+    then from scattered components."""
 
     @classmethod
     def of(cls, backend: SmallVariance, model: Mixture, data: Data) -> Self:
@@ -90,17 +91,32 @@ class MixtureRestarts(PricedRestarts[Problem, Descent]):
             raise ValueError(f"init has shape {tuple(labels.shape)}; expected [{N}], a label for each row.")
         return descent.of_labels(self.problem, labels.to(self.problem.data.X.device))
 
+    @cached_property
+    def wanted(self) -> Wanted:
+        """As many components as are wanted, drawn from the seed of the fit, and their penalty."""
+        return joint_penalty(self.problem, self.backend.num_components, self.seeded())
+
+    def seeded(self) -> torch.Generator:
+        """That of all that restarts share."""
+        return torch.Generator(self.problem.data.X.device).manual_seed(self.backend.seed)
+
     def natural_penalty(self, generator: torch.Generator) -> float:
         if isinstance(self.backend.init, Tensor):
             return keeping_penalty(self.problem, self.labelled, generator)
-        if self.single:
-            return single_penalty(self.problem, self.backend.num_components)
-        return joint_penalty(self.problem, self.backend.num_components, generator)
+        return single_penalty(self.problem, self.backend.num_components) if self.single else self.wanted.penalty
 
     def first(self, generator: torch.Generator) -> Descent:
         if isinstance(self.backend.init, Tensor):
             return descent.at_penalty(self.labelled, self.penalty, self.problem)
-        return descent.init(self.problem, self.penalty)
+        return self.begun()(self.problem)
+
+    def begun(self) -> Callable[[Problem], Descent]:
+        """One component with all points of a problem; or those that the penalty comes from, where they cost less."""
+        penalty = self.penalty
+        if self.single or self.backend.penalty is not None:
+            return lambda problem: descent.init(problem, penalty)
+        _, centers, weights = self.wanted
+        return lambda problem: descent.nearer(problem, penalty, centers, weights)
 
     def scattered(self, generator: torch.Generator) -> Descent:
         return descent.scattered(self.problem, self.penalty, 2 * self.backend.num_components, generator)
@@ -134,18 +150,18 @@ class StreamedRestarts(MixtureRestarts):
         sample = Problem.of(model, Data(*(stacked(list(table)) for table in tables)), backend.scale)
         return cls(backend, sample, found, start)
 
-    def natural_penalty(self, generator: torch.Generator) -> float:
+    @cached_property
+    def wanted(self) -> Wanted:
         """As of all rows, from those of the sample."""
+        generator = self.seeded()
         sampled_rows(self.stream.num_own, MOST_ROWS, generator)  # as far as the sample came
         ratio = self.stream.num_data / all_count(self.problem.num_data)
-        if self.single:
-            return single_penalty(self.problem, self.backend.num_components)
         return joint_penalty(self.problem, self.backend.num_components, generator, ratio)
 
     def first(self, generator: torch.Generator) -> Descent:
-        """One component with all rows."""
-        penalty = self.penalty  # before the passes, which are over other rows
-        return self._passed(lambda problem, rows: descent.init(problem, penalty), generator)
+        """The same, in a pass."""
+        begun = self.begun()  # before the passes, which are over other rows
+        return self._passed(lambda problem, rows: begun(problem), generator)
 
     def scattered(self, generator: torch.Generator) -> Descent:
         """Components around rows at random."""

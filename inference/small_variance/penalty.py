@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +19,15 @@ from .restarts import sampled
 from .state import Descent
 
 
-def joint_penalty(problem: Problem, num_components: int, generator: torch.Generator, num_times: float = 1.0) -> float:
+class Wanted(NamedTuple):
+    """As many components as are wanted, of a sample of the rows, and the penalty at which they pay."""
+
+    penalty: float
+    centers: Tensor  # [K, S]
+    weights: Tensor  # [K, P, C]
+
+
+def joint_penalty(problem: Problem, num_components: int, generator: torch.Generator, num_times: float = 1.0) -> Wanted:
     """The geometric mean of what the last of `num_components` components saves and what one more would save.
 
     With L_K the objective of K components without their price, K of them are best where L_K - L_{K+1} is less than the
@@ -45,7 +54,7 @@ def joint_penalty(problem: Problem, num_components: int, generator: torch.Genera
     above = max(above, least)
     below = max(below, least) if below else 4 * above
     price = (above * below) ** 0.5 * num_times * problem.data.total_weight / sample.data.total_weight
-    return _asking(problem, max(price, alone), num_components)
+    return Wanted(_asking(problem, max(price, alone), num_components), state.centers, state.weights)
 
 
 def keeping_penalty(problem: Problem, state: Descent, generator: torch.Generator) -> float:

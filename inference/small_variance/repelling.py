@@ -92,7 +92,8 @@ class Prices:
         """Those of a fit, drawn from its seed."""
         plain = landscape.plain()
         seeded = torch.Generator(plain.X.device).manual_seed(options.seed)
-        natural, transition_penalty = joint_penalty(plain, options.num_components, seeded), options.transition_penalty
+        natural = joint_penalty(plain, options.num_components, seeded).penalty
+        transition_penalty = options.transition_penalty
         if transition_penalty is None:
             transition_penalty = landscape.natural_transition_penalty(lambda: _start(plain, natural, seeded), plain)
         return cls(plain, natural, natural if options.penalty is None else options.penalty, transition_penalty)

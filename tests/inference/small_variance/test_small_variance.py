@@ -14,7 +14,7 @@ import scipy.sparse
 import torch
 from setups import LIKELIHOODS, Ramp, name_of, price_of
 from sklearn.cluster import KMeans
-from sklearn.datasets import load_breast_cancer, load_iris
+from sklearn.datasets import load_breast_cancer, load_digits, load_iris
 from sklearn.metrics import normalized_mutual_info_score
 from sklearn.model_selection import StratifiedKFold
 from tiny_optima import partition_values
@@ -341,6 +341,13 @@ def test_restarts_and_merges_reach_the_minimum_over_all_partitions(likelihood, l
         assert min(values) >= exact * (1 - 1e-6)
         reached += min(values) <= exact * (1 + precision)
     assert reached >= 6
+
+
+def test_a_fit_of_many_columns_starts_from_the_components_of_its_penalty() -> None:
+    """There a point far from the others saves them nothing: from one component none opens."""
+    X = load_digits().data[:1000]
+    posterior = SmallVariance(num_restarts=1, progress=False).fit(DPM(), X)
+    assert 5 <= posterior.num_components <= 12
 
 
 def test_objective_is_the_limit_of_the_posterior(generator) -> None:
