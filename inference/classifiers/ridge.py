@@ -211,7 +211,7 @@ def _add_compiled(
     features: Tensor, root: Tensor, shift: Tensor, rows: Sequence[Tensor], gram: Tensor, linear: Tensor
 ) -> None:
     """The same on a CPU, tile by tile. Grams are numpy's, which unlike torch takes only half of each."""
-    from . import _numba_ridge  # compiles or loads machine code: only where it is needed
+    from . import _numba_scores  # compiles or loads machine code: only where it is needed
 
     arrays = [part.contiguous().numpy() for part in (features, root, shift)]
     grams, pulls, width = gram.numpy(), linear.numpy(), root.shape[1] * features.shape[1]
@@ -220,7 +220,7 @@ def _add_compiled(
         for start in range(0, len(own), _TILE):
             tile = own[start : start + _TILE]
             seen = room[: len(tile) * width].reshape(root.shape[1], len(tile), features.shape[1])
-            _numba_ridge.weighted_rows(arrays[0], tile, *arrays[1:], seen, pulls[k])
+            _numba_scores.weighted_rows(arrays[0], tile, *arrays[1:], seen, pulls[k])
             for c, weighted in enumerate(seen):
                 grams[k, c] += weighted.T @ weighted
 

