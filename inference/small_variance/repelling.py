@@ -25,7 +25,7 @@ from .assignment import all_costs, sums_later
 from .backend import SmallVariance
 from .hyperplanes import Fitted, fit_hyperplanes
 from .landscape import Landscape
-from .penalty import joint_penalty
+from .penalty import Wanted, joint_penalty
 from .problem import Problem
 from .restarts import Restarts, changed_little, kernel_of
 from .state import Descent, RepellingDescent
@@ -50,11 +50,10 @@ class RepellingRestarts(Restarts[RepellingDescent]):
         return Prices.of(self.landscape, self.backend)
 
     def first(self, generator: torch.Generator) -> RepellingDescent:
-        plain, natural = self.prices.plain, self.prices.natural
-        return self._lowest([_start(plain, natural * factor, generator) for factor in _START_PENALTIES])
+        return self._lowest([self.prices.start(factor, generator) for factor in _START_PENALTIES])
 
     def scattered(self, generator: torch.Generator) -> RepellingDescent:
-        plain, natural = self.prices.plain, self.prices.natural
+        plain, natural = self.prices.plain, self.prices.wanted.penalty
         return self._lowest([descent.scattered(plain, natural, 2 * self.backend.num_components, generator)])
 
     def _lowest(self, starts: list[Descent]) -> RepellingDescent:
@@ -83,7 +82,7 @@ class Prices:
     """What components and transitions cost, and the problem of DP-means from which penalties that are None come."""
 
     plain: Problem
-    natural: float  # penalty at which DP-means finds about as many components as are wanted
+    wanted: Wanted  # by DP-means, and its penalty
     penalty: float
     transition_penalty: float
 
@@ -92,11 +91,23 @@ class Prices:
         """Those of a fit, drawn from its seed."""
         plain = landscape.plain()
         seeded = torch.Generator(plain.X.device).manual_seed(options.seed)
-        natural = joint_penalty(plain, options.num_components, seeded).penalty
-        transition_penalty = options.transition_penalty
+        wanted, transition_penalty = joint_penalty(plain, options.num_components, seeded), options.transition_penalty
+        penalty = wanted.penalty if options.penalty is None else options.penalty
+        prices = cls(plain, wanted, penalty, transition_penalty or 0.0)
         if transition_penalty is None:
-            transition_penalty = landscape.natural_transition_penalty(lambda: _start(plain, natural, seeded), plain)
-        return cls(plain, natural, natural if options.penalty is None else options.penalty, transition_penalty)
+            natural = landscape.natural_transition_penalty(lambda: prices.start(1.0, seeded), plain)
+            prices = replace(prices, transition_penalty=natural)
+        return prices
+
+    def start(self, factor: float, generator: torch.Generator) -> Descent:
+        """A descent of DP-means at so many times its penalty."""
+        _, centers, weights = self.wanted
+        state = descent.nearer(self.plain, factor * self.wanted.penalty, centers, weights)
+        for _ in range(_START_SWEEPS):
+            state = descent.sweep(state, self.plain, generator)
+            if state.converged:
+                break
+        return state
 
 
 def sweep(
@@ -223,16 +234,6 @@ def _candidates(state: RepellingDescent, landscape: Landscape, generator: torch.
     weight = data.counted(excess.clamp(min=torch.finfo(costs.dtype).tiny))
     noise = own_draws(len(weight), lambda number: weight.new_empty(number).exponential_(generator=generator), data.span)
     return top(weight / noise, min(_TRIES, data.span[1]), data.span)
-
-
-def _start(plain: Problem, penalty: float, generator: torch.Generator) -> Descent:
-    """A descent of DP-means."""
-    state = descent.init(plain, penalty)
-    for _ in range(_START_SWEEPS):
-        state = descent.sweep(state, plain, generator)
-        if state.converged:
-            break
-    return state
 
 
 _START_PENALTIES = (1.0, 0.25, 4.0)
