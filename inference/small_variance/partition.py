@@ -96,10 +96,6 @@ class MixtureRestarts(PricedRestarts[Problem, Descent]):
         """As many components as are wanted, drawn from the seed of the fit, and their penalty."""
         return joint_penalty(self.problem, self.backend.num_components, self.seeded())
 
-    def seeded(self) -> torch.Generator:
-        """That of all that restarts share."""
-        return torch.Generator(self.problem.data.X.device).manual_seed(self.backend.seed)
-
     def natural_penalty(self, generator: torch.Generator) -> float:
         if isinstance(self.backend.init, Tensor):
             return keeping_penalty(self.problem, self.labelled, generator)

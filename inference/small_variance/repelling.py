@@ -50,7 +50,8 @@ class RepellingRestarts(Restarts[RepellingDescent]):
         return Prices.of(self.landscape, self.backend)
 
     def first(self, generator: torch.Generator) -> RepellingDescent:
-        return self._lowest([self.prices.start(factor, generator) for factor in _START_PENALTIES])
+        plain, wanted = self.prices.plain, self.prices.wanted
+        return self._lowest([_start(plain, wanted, factor, generator) for factor in _START_PENALTIES])
 
     def scattered(self, generator: torch.Generator) -> RepellingDescent:
         plain, natural = self.prices.plain, self.prices.wanted.penalty
@@ -92,22 +93,9 @@ class Prices:
         plain = landscape.plain()
         seeded = torch.Generator(plain.X.device).manual_seed(options.seed)
         wanted, transition_penalty = joint_penalty(plain, options.num_components, seeded), options.transition_penalty
-        penalty = wanted.penalty if options.penalty is None else options.penalty
-        prices = cls(plain, wanted, penalty, transition_penalty or 0.0)
         if transition_penalty is None:
-            natural = landscape.natural_transition_penalty(lambda: prices.start(1.0, seeded), plain)
-            prices = replace(prices, transition_penalty=natural)
-        return prices
-
-    def start(self, factor: float, generator: torch.Generator) -> Descent:
-        """A descent of DP-means at so many times its penalty."""
-        _, centers, weights = self.wanted
-        state = descent.nearer(self.plain, factor * self.wanted.penalty, centers, weights)
-        for _ in range(_START_SWEEPS):
-            state = descent.sweep(state, self.plain, generator)
-            if state.converged:
-                break
-        return state
+            transition_penalty = landscape.natural_transition_penalty(lambda: _start(plain, wanted, 1.0, seeded), plain)
+        return cls(plain, wanted, wanted.penalty if options.penalty is None else options.penalty, transition_penalty)
 
 
 def sweep(
@@ -234,6 +222,16 @@ def _candidates(state: RepellingDescent, landscape: Landscape, generator: torch.
     weight = data.counted(excess.clamp(min=torch.finfo(costs.dtype).tiny))
     noise = own_draws(len(weight), lambda number: weight.new_empty(number).exponential_(generator=generator), data.span)
     return top(weight / noise, min(_TRIES, data.span[1]), data.span)
+
+
+def _start(plain: Problem, wanted: Wanted, factor: float, generator: torch.Generator) -> Descent:
+    """A descent of DP-means at so many times its penalty."""
+    state = descent.nearer(plain, factor * wanted.penalty, wanted.centers, wanted.weights)
+    for _ in range(_START_SWEEPS):
+        state = descent.sweep(state, plain, generator)
+        if state.converged:
+            break
+    return state
 
 
 _START_PENALTIES = (1.0, 0.25, 4.0)

@@ -117,7 +117,11 @@ class PricedRestarts(Restarts[S], Generic[P, S]):
         """What a component or feature costs."""
         if self.backend.penalty is not None:
             return self.backend.penalty
-        return self.natural_penalty(torch.Generator(self.problem.data.X.device).manual_seed(self.backend.seed))
+        return self.natural_penalty(self.seeded())
+
+    def seeded(self) -> torch.Generator:
+        """That of all that restarts share."""
+        return torch.Generator(self.problem.data.X.device).manual_seed(self.backend.seed)
 
 
 def kernel_of(state: type[S], prepare: Callable[..., Restarts[S]]) -> Kernel:
