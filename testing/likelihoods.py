@@ -138,6 +138,10 @@ def _check_statistics(
     assignments[assignments == 2] = 3  # one component stays empty
     plain = torch.stack([statistics[assignments == k].sum(0) for k in range(4)])
     _close(family.summed_statistics(X, assignments, 4), plain, "summed_statistics")
+    parameters = family.draw(prior.expand(3, -1), generator)
+    if (natural := family.natural(parameters)) is not None:
+        log_density = statistics @ natural.T + family.log_base_measure(X).unsqueeze(1)
+        _close(log_density, family.log_density(X, parameters), "natural")
 
 
 def _check_conjugacy(family: ExponentialFamily, X: Tensor, generator: torch.Generator) -> None:

@@ -17,9 +17,10 @@ from ...models.data import Data
 from ...models.dpm import DPM
 from ...models.label_data import LabelData
 from ...models.likelihoods import ExponentialFamily
+from ...models.likelihoods.base import Parameters
 from ...models.mixture import Mixture
 from ...models.sequence import Sequences, StateSpace
-from ...models.sparse import group_sums
+from ..compiled.trusted import require_labels
 from ..distributed.collectives import all_sum
 
 
@@ -65,7 +66,19 @@ class Prepared(Data):
         """Sums [K, S] of the statistics of the rows of each component, from labels [N] in 0..K-1."""
         if self.statistics is None:
             return self.family.summed_statistics(self.X, labels, num_components)
-        return all_sum(group_sums(self.statistics, labels, num_components)).to(self.X.dtype)
+        from ._numba_sums import add_rows  # compiles or loads machine code: only where it is needed
+
+        require_labels("assignments", labels, len(self.X), num_components)
+        sums = self.statistics.new_zeros(num_components, self.statistics.shape[1])
+        add_rows(self.statistics.numpy(), labels.contiguous().numpy(), sums.numpy())
+        return all_sum(sums).to(self.X.dtype)
+
+    def log_densities(self, parameters: Parameters) -> Tensor:
+        """log p(x_n | theta_k) [N, K], up to a number for each row."""
+        natural = None if self.statistics is None else self.family.natural(parameters)
+        if self.statistics is None or natural is None:
+            return self.family.log_density(self.X, parameters)
+        return self.statistics @ natural.double().T.contiguous()
 
     @cached_property
     def log_constants(self) -> tuple[float, float]:

@@ -87,8 +87,11 @@ class DiagonalGaussian(ExponentialFamily):
         return dist.Normal(parameters["loc"], parameters["precision"].rsqrt(), validate_args=False).to_event(1)
 
     def log_density(self, X: Tensor, parameters: Parameters) -> Tensor:
+        return self.linear_log_density(X, self.natural(parameters))
+
+    def natural(self, parameters: Parameters) -> Tensor:
         lam = parameters["precision"]
-        return self.linear_log_density(X, _natural(parameters["loc"] - self.loc, lam, lam.log()))
+        return _natural(parameters["loc"] - self.loc, lam, lam.log())
 
     def linear_log_density(self, X: Tensor, natural: Tensor) -> Tensor:
         slope, curve, counts = natural.split((X.shape[1], X.shape[1], 2), 1)

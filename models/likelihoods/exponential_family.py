@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..sparse import Rows, entries_sum, group_sums, weighted_sums
 from ..sums import all_sum, row_chunks
-from .base import Likelihood
+from .base import Likelihood, Parameters
 
 
 class ExponentialFamily(Likelihood):
@@ -103,6 +103,10 @@ class ExponentialFamily(Likelihood):
             chi = chi.detach().requires_grad_()
             (gradient,) = torch.autograd.grad(self.log_partition(chi).sum(), chi)
         return gradient
+
+    def natural(self, parameters: Parameters) -> Tensor | None:
+        """t(theta) [K, S] of K components; None where log densities do not come from kept statistics."""
+        return None
 
     def linear_log_density(self, X: Rows, natural: Tensor) -> Tensor:
         """<statistics(x_n), t_k> + log h(x_n) [N, K] for natural parameters t [K, S], or their expectations."""

@@ -192,6 +192,36 @@ def test_sums_of_kept_statistics_are_those_of_the_family(
     assert not found[2].any()
 
 
+@pytest.mark.parametrize("family", [DiagonalGaussian(), PoissonGamma()])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_densities_of_kept_statistics_are_those_of_the_family(family: ExponentialFamily, dtype: torch.dtype) -> None:
+    """Up to a number for each row."""
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randint(5, (40, 3), generator=generator).to(dtype)
+    model = DPM(family).resolve(X)
+    data = prepare_points(model, model.data(X))
+    parameters = model.likelihood.draw(data.prior + data.summed(torch.arange(40) % 4, 4), generator)
+    found, expected = data.log_densities(parameters), model.likelihood.log_density(data.X, parameters)
+    torch.testing.assert_close((found - found[:, :1]).to(dtype), expected - expected[:, :1], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([0, 1, 2], "from 0 to 2; expected 0 to 1"),
+        ([0, -1, 1], "from -1 to 1"),
+        ([0, 1], "has shape"),
+        ([0.0, 0.0, 1.0], "expected int64"),
+    ],
+)
+def test_labels_that_no_component_has_are_refused(labels: list[float], message: str) -> None:
+    """Compiled code would write beside the sums."""
+    X = torch.arange(6.0).view(3, 2)
+    model = DPM(DiagonalGaussian()).resolve(X)
+    with pytest.raises(ValueError, match=message):
+        prepare_points(model, model.data(X)).summed(torch.tensor(labels), 2)
+
+
 def test_what_is_known_of_the_rows_is_computed_once() -> None:
     X = torch.arange(8.0).view(4, 2)
     model = DPM().resolve(X)
