@@ -51,7 +51,8 @@ class Gibbs(Backend):
         leave no distribution invariant and open far too many components
     init : "one" (all points in one component), "random" (in `model.truncation` components), a Tensor [N] of labels, or
         "auto": of points and sequences the first chain starts as by "one", each other one in some number of components
-        around rows far apart, so that `diagnose` compares chains from different places; else as by "one";
+        around rows far apart, so that `diagnose` compares chains from different places; of label sets in the
+        components in which variational inference settles; else as by "one";
         for topics a Tensor [M], the topic of each token in the order of `TopicData`; else each starts at a random one
         for latent features "one" (features opened one after another, at most `model.truncation`), or "random" (that
         many, bits at random)

@@ -35,7 +35,7 @@ from ...models.mixture import Mixture
 from ...models.priors.base import NEEDED, PartitionPrior
 from ...models.priors.laws import Law
 from ...models.sequence import Sequences, StateSpace
-from ...models.sums import among
+from ...models.sums import all_named, among
 from ..classifiers.scored import classifiers_of
 from ..distributed.collectives import Later, all_count, all_sums, own_stream
 from ..posterior.draws import drawn
@@ -243,7 +243,7 @@ def init(model: Mixture, data: Data, generator: torch.Generator, *, start: str |
     """A state with all points in one component (`start` is "one" or "auto"), at random in T ("random"), in a number of
     components that is drawn, around rows far apart ("apart"), or as given [N]."""
     if isinstance(start, Tensor):
-        assignments = torch.unique(start.to(data.X.device), return_inverse=True)[1]
+        assignments = all_named(start.to(data.X.device))[1]
     elif start == "random":
         stream, size = own_stream(generator), (data.num_data,)
         assignments = law.named(torch.randint(model.truncation, size, generator=stream, device=data.X.device))

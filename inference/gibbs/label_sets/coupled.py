@@ -41,6 +41,7 @@ from .. import partition
 from ..backend import Gibbs
 from ..scans import blocked as blocked_scan
 from ..state import PartitionState
+from .start import first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +82,8 @@ def init(model: BNMC, data: LabelData, generator: torch.Generator, *, backend: G
     of 0; and psi, drawn given both."""
     backend.require_labels(data, model.truncation, other="slice")
     mixture = model.mixture
-    start = partition.init(
-        mixture, data.points, generator, start=backend.init, law=Truncated(model.prior, model.truncation)
-    )
+    law, labels = Truncated(model.prior, model.truncation), first(backend, model, data, generator)
+    start = partition.init(mixture, data.points, generator, start=labels, law=law)
     options: dict[str, Any] = {"scan": "blocked", "num_split_merge": backend.split_merge}
     for step in range(backend.num_generative):
         start = partition.sweep(start, data.points, mixture, generator, step, **options)

@@ -27,6 +27,7 @@ from ..prepared import prepare_labels
 from ..state import scan_law
 from . import coupled
 from .coupled import LabelState, scored
+from .start import first
 
 
 def check(backend: Gibbs, model: BNMC) -> None:
@@ -70,7 +71,8 @@ def init(model: BNMC, data: LabelData, generator: torch.Generator, *, backend: G
     law = scan_law(model.prior, model.truncation, backend.scan)
     backend.require_labels(data, law.capacity, other="slice")
     seen = prepare_labels(model, data)
-    start = partition.init(seen.mixture, seen.points, generator, start=backend.init, law=law)
+    labels = first(backend, model, data, generator)
+    start = partition.init(seen.mixture, seen.points, generator, start=labels, law=law)
     zeros = data.features.new_zeros(1, data.features.shape[1], data.targets.shape[1])
     state = LabelState(**{item.name: getattr(start, item.name) for item in fields(start)}, classifiers=zeros)
     return replace(state, classifiers=draw_classifiers(state, data, model, generator))

@@ -105,7 +105,7 @@ def update_points(state: VariationalLabels, data: LabelData, model: BNMC) -> Var
 
 
 def gainful(state: VariationalLabels, data: LabelData, model: BNMC) -> Iterator[VariationalLabels]:
-    """All unions that gain at the present responsibilities, made at once."""
+    """Unions that gain at the present responsibilities, made at once: at most half of the components go."""
     return unions.gainful(update_factors(state, data, model), data, model)
 
 
@@ -172,6 +172,16 @@ def stochastic_sweep(
     return replace(moved, margin_bound=margin, bound=bound).with_classifiers(ridge)
 
 
+def settled(model: BNMC, data: LabelData, generator: torch.Generator) -> Tensor:
+    """The component [N] of each row once no union of components raises the bound of the mixture: where chains start."""
+    state = init(model, data, generator).mixture
+    for _ in range(_MOST_SWEEPS):
+        state = MIXTURE.sweep(state, data, model)
+        if not state.may_merge:
+            break
+    return assign(state, data, model)
+
+
 def assign(state: VariationalLabels, data: LabelData, model: BNMC) -> Tensor:
     """The most probable component [N] of each row and its labels."""
     return with_log_mixture(state, expect(blocks_of(state, data, model)).log_density).argmax(1)
@@ -218,6 +228,7 @@ def require(model: BNMC) -> None:
 
 
 _MOST_STEPS = 5
+_MOST_SWEEPS = 100
 
 BY_RULE = StepsByRule(lambda backend, model: {NATURAL: steps_of(model)}, require, splits=True)
 

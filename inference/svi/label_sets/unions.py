@@ -1,7 +1,8 @@
 """Unions of components of a multi-label mixture, which has no classifiers: what they gain follows from sums.
 
-No sweep is needed to see that a union gains at the present responsibilities (`partition.unions.gain`): all such unions
-are made at once, the best first.
+No sweep is needed to see that a union gains at the present responsibilities (`partition.unions.gain`): such unions are
+made at once, the best first, until half of the components are left. What these then explain, sweeps find: without them
+the next unions would gain as well, and all points could end in one component.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def promising(state: State, data: LabelData, model: BNMC) -> Iterator[State]:
 
 def gainful(state: State, data: LabelData, model: BNMC) -> Iterator[State]:
     """The state, whose q(theta) is at its optimum, after one union after another, each the most promising one that
-    gains; nothing if none does."""
+    gains, until none does or half of the components are left; nothing if none does."""
     family, mixture, start, T = model.family, model.mixture, state, model.truncation
     own, left = family.log_marginal(state.hyperparameters), torch.nonzero(state.sizes > 0.5).squeeze(1)
     table = own.new_full((T, T), -torch.inf)  # of block marginals alone
@@ -47,7 +48,8 @@ def gainful(state: State, data: LabelData, model: BNMC) -> Iterator[State]:
 
     if len(left) > 1:
         look(*torch.combinations(left).T.contiguous())
-    while True:
+    half = len(left) // 2
+    while len(left) > half:
         best = table.flatten().topk(min(MERGE_TRIES, T * T))
         tried = [divmod(place, T) for place in best.indices[best.values > -torch.inf].tolist()]
         gains = host.answers((gain(state, data.points, mixture, *pair) > 0 for pair in tried), own)

@@ -397,6 +397,8 @@ def test_what_stays_the_same_in_all_sweeps_is_computed_once(scan: str, monkeypat
     numbers = []
     for num_samples in (2, 6):
         calls.clear()
-        Gibbs(num_samples, 1, scan=scan, split_merge=0, progress=False).fit(BNMC(truncation=4), X, (X > 0).double())
+        Gibbs(num_samples, 1, scan=scan, split_merge=0, init="one", progress=False).fit(
+            BNMC(truncation=4), X, (X > 0).double()
+        )
         numbers.append(len(calls))
     assert numbers[0] == numbers[1] > 0
