@@ -857,10 +857,11 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     ): {
         "near.log_ratio(candidates)": "-near.log_ratio(candidates)",
     },
-    ("inference/running/emptied.py", "inference/gibbs/test_ddpm.py -k 'default_strength or ten_rows'"): {
+    ("inference/running/emptied.py", "inference/gibbs/test_ddpm.py -k 'default_strength or ten_rows or many_small'"): {
         "if held > 1": "if held > 2",
         "len(labels) / 20": "len(labels) / 2000",
-        "or num_held(labels) > 1": "or num_held(labels) >= 1",
+        "not one_is_left(labels)": "one_is_left(labels)",
+        "sizes.sum() - sizes.max()": "sizes.sum() - sizes.min()",
     },
     ("models/ddpm.py", "inference/gibbs/test_ddpm.py -k default_strength"): {
         "strength=0.1": "strength=1.0",

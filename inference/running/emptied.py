@@ -18,10 +18,10 @@ class ClustersEmptied(UserWarning):
 
 
 def warn_if_one_is_left(labels: Tensor, model: Model, X: Any, lengths: Any, weights: Tensor | None) -> None:
-    """Warn if a fit whose components repel ends in labels [N] of one cluster, and a short variational fit of the rows
-    [N, D] and their weights [N] without hyperplanes holds several."""
+    """Warn if a fit whose components repel ends in labels [N] of one cluster, but for a few rows, and a short
+    variational fit of the rows [N, D] and their weights [N] without hyperplanes holds several clusters."""
     plain = getattr(model, "without_hyperplanes", lambda: model)()
-    if plain is model or num_held(labels) > 1:
+    if plain is model or not one_is_left(labels):
         return
     try:
         with warnings.catch_warnings():
@@ -39,10 +39,25 @@ def warn_if_one_is_left(labels: Tensor, model: Model, X: Any, lengths: Any, weig
         warn(message, ClustersEmptied)
 
 
+def one_is_left(labels: Tensor) -> bool:
+    """Whether the clusters of labels [N] but the largest one would together be a small one."""
+    sizes = sizes_of(labels)
+    return bool(sizes.sum() - sizes.max() < least_held(labels))
+
+
 def num_held(labels: Tensor) -> int:
-    """The number of clusters of labels [N] with at least ten rows and a twentieth of all: smaller ones come and go."""
-    sizes = torch.bincount(labels.long()[labels >= 0])
-    return int((sizes >= max(len(labels) / 20, _FEWEST)).sum())
+    """The number of clusters of labels [N] that are not small: small ones come and go."""
+    return int((sizes_of(labels) >= least_held(labels)).sum())
+
+
+def sizes_of(labels: Tensor) -> Tensor:
+    """Numbers of rows [K] of the labels [N] 0..K-1; -1 has none."""
+    return torch.bincount(labels.long()[labels >= 0], minlength=1)
+
+
+def least_held(labels: Tensor) -> float:
+    """The rows of a cluster that is not small, from labels [N]: ten, and a twentieth of all."""
+    return max(len(labels) / 20, _FEWEST)
 
 
 SHORT_FITS: list[Callable[..., Any]] = []  # one, by which SVI serves here: a backend, which comes after this

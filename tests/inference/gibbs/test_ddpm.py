@@ -37,7 +37,7 @@ from regbayes.inference.gibbs.scans.founders import Reserved
 from regbayes.inference.gibbs.scans.slots import visit_all, visitor_of
 from regbayes.inference.gibbs.state import PartitionState
 from regbayes.inference.posterior.partition_losses import pair_f1
-from regbayes.inference.running.emptied import num_held
+from regbayes.inference.running.emptied import num_held, one_is_left
 from regbayes.models import (
     DDPM,
     DIH,
@@ -758,13 +758,24 @@ def test_the_default_strength_leaves_a_cluster_inside_another(recwarn: pytest.Wa
         assert torch.bincount(found).max() > 100
 
 
-def test_clusters_count_from_ten_rows_and_a_twentieth_of_all() -> None:
-    def held(*sizes: int) -> int:
-        return num_held(torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes)))
+def labels_of(*sizes: int) -> torch.Tensor:
+    """Labels [N] of clusters of these sizes."""
+    return torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
 
-    assert held(50, 46, 4) == 2
-    assert held(970, 30) == held(10, 9) == 1
-    assert held(9, 9) == 0
+
+def test_clusters_count_from_ten_rows_and_a_twentieth_of_all() -> None:
+    assert num_held(labels_of(50, 46, 4)) == 2
+    assert num_held(labels_of(970, 30)) == num_held(labels_of(10, 9)) == 1
+    assert num_held(labels_of(9, 9)) == 0
+
+
+def test_many_small_clusters_are_not_one_that_is_left() -> None:
+    """Of 1,000 images in 40 clusters one may be larger than a twentieth."""
+    assert not one_is_left(labels_of(60, *[40] * 23, 20))
+    assert not one_is_left(labels_of(940, 60))
+    assert one_is_left(labels_of(970, *[6] * 5))
+    assert one_is_left(labels_of(12, 9))
+    assert one_is_left(torch.full((30,), -1))
 
 
 def test_a_clustering_has_no_scores_to_predict() -> None:
