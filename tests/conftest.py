@@ -12,6 +12,7 @@ import matplotlib as mpl
 import numpy as np
 import pyro
 import pytest
+import setups
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -30,6 +31,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers have all cores: no fit starts
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--nightly", action="store_true", help="run the tests marked nightly too: whole products, memory")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    setups.NIGHT = config.getoption("--nightly")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -94,6 +99,14 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 @pytest.fixture
 def generator(device: torch.device) -> torch.Generator:
     return torch.Generator(device).manual_seed(0)
+
+
+@pytest.fixture(scope="module")
+def few_restarts() -> Iterator[None]:
+    """Small variance with its own number of restarts makes two at most, where the least objective is not at stake."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("regbayes.inference.small_variance.backend._MOST_RESTARTS", 2)
+        yield
 
 
 @pytest.fixture(scope="module")

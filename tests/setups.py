@@ -34,6 +34,14 @@ from regbayes.models.likelihoods import (
 from regbayes.models.losses import Loss
 from regbayes.models.priors.laws import law_of
 
+NIGHT = False  # whether the run has --nightly
+
+
+def by_day(number: int, share: int = 3) -> int:
+    """So many draws by night, a share of them by day: for laws whose deviations many draws tell, and a few as well
+    where a term is wrong."""
+    return number if NIGHT else number // share
+
 
 def label_law(model: Any, truncated: bool) -> Any:
     """The law of a model's labels: of `model.truncation` of them, or of any number."""

@@ -36,7 +36,10 @@ COUNTS = np.random.default_rng(1).poisson(3.0, size=(N, 4))
 Y = np.arange(N) % 2
 SETS = np.stack([Y, 1 - Y, np.arange(N) % 3 > 0], 1).astype(int)
 FEW: dict[str, Any] = {"truncation": 3}
-pytestmark = pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning"),
+    pytest.mark.usefixtures("few_restarts"),
+]
 QUICK = SVI(num_steps=2)
 # of every model one case, and one with real targets
 FITS = {

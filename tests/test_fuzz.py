@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from hostile import COMMON, LENGTHS, PACKAGE, SENTENCES, is_finite, rows_of, targets_of
 from hostile_calls import sample
+from setups import by_day
 
 import regbayes.datasets
 import regbayes.inference
@@ -53,7 +54,9 @@ from regbayes.models.losses import Loss
 from regbayes.models.priors import HierarchicalDirichletProcess, PartitionPrior
 from regbayes.models.targets import Target
 
-NUM_CALLS = int(os.environ.get("REGBAYES_HOSTILE_CALLS", "200"))
+pytestmark = pytest.mark.usefixtures("few_restarts")
+
+NUM_CALLS = int(os.environ.get("REGBAYES_HOSTILE_CALLS", by_day(200, 2)))
 ROWS = np.random.default_rng(0).normal(size=(12, 2)) + np.repeat([[0.0], [6.0]], 6, 0)
 COUNTS = np.random.default_rng(1).integers(0, 2, size=(12, 2)).astype(float)
 SIGNS = np.arange(12) % 2
@@ -134,7 +137,7 @@ def use(part: Config) -> Any:
     return part.fit(DPM(truncation=3), ROWS)
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
 def test_every_argument_of_every_configuration(kind: type[Config]) -> None:
     for field in dataclasses.fields(kind):
@@ -237,8 +240,13 @@ def test_arguments_of_data_sets(name: str) -> None:
         check_all(quick, lambda value, argument=argument, others=others: function(**others | {argument: value}))
 
 
+PLOTS = [name for name in regbayes.plots.__all__ if name.startswith("plot")]
+
+
 @pytest.mark.one_in(2)
-@pytest.mark.parametrize("name", [name for name in regbayes.plots.__all__ if name.startswith("plot")])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly if name == "plot_activations" else ()) for name in PLOTS]
+)
 def test_arguments_of_plots(name: str, posteriors: dict[str, Any]) -> None:
     plt = pytest.importorskip("matplotlib.pyplot")
     near = {name: make for name, make in ARRAYS.items() if "far" not in name and not name.startswith("times")}

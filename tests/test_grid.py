@@ -19,7 +19,10 @@ from regbayes.inference import Backend, Posterior, TruncationWarning, structure_
 from regbayes.models.base import Model
 from regbayes.testing import check_model
 
-pytestmark = pytest.mark.filterwarnings(f"ignore::{TruncationWarning.__module__}.{TruncationWarning.__name__}")
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore::{TruncationWarning.__module__}.{TruncationWarning.__name__}"),
+    pytest.mark.usefixtures("few_restarts"),
+]
 
 BACKENDS = {type(way.backend).__name__ for way in WAYS.values()}
 
@@ -68,6 +71,7 @@ SERVED = [
 ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("cell", SERVED, ids=name_of)
 def test_what_the_grid_has_is_fitted_and_predicts(cell: tuple[Row, str, str]) -> None:
     row, name, way = cell
@@ -123,7 +127,7 @@ SCANS = [
 REFUSED = r"Softmax has no known integral .* which scan='collapsed' needs|it needs loss=Logistic\(\)"
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("cell", SCANS, ids=name_of)
 def test_a_loss_with_log_factor_alone_serves_every_scan(cell: tuple[Row, str, str]) -> None:
     """Whatever cannot be is refused in one wording: labels that state probabilities, and an integral over classes."""

@@ -20,7 +20,10 @@ from regbayes.inference import SmallVariance, TruncationWarning
 from regbayes.inference.running.sweeps import Sweeps
 from regbayes.models import DPM, InfiniteSVM, host
 
-pytestmark = pytest.mark.filterwarnings(f"ignore::{TruncationWarning.__module__}.{TruncationWarning.__name__}")
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore::{TruncationWarning.__module__}.{TruncationWarning.__name__}"),
+    pytest.mark.usefixtures("few_restarts"),
+]
 
 
 @pytest.fixture(autouse=True)

@@ -33,6 +33,8 @@ from regbayes.estimators import ClassifierCV
 from regbayes.inference import Gibbs, PartitionPosterior, Posterior, SmallVariance
 from regbayes.models import FullGaussian, InfiniteSVM, SquaredHinge
 
+pytestmark = pytest.mark.usefixtures("few_restarts")
+
 CENTERS = {"cat": (0.0, 0.0), "dog": (6.0, 0.0)}
 
 
@@ -85,7 +87,7 @@ def small_backends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def small_searches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`compare` chooses from two strengths for its rivals, in place of four, and in two folds."""
+    """`compare` chooses from few strengths and scales, in two folds."""
     from regbayes.cli import compare, rivals
 
     inner_folds = compare._inner_folds
@@ -97,6 +99,8 @@ def small_searches(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(rivals, "_STRENGTHS", [0.1, 1.0])
     monkeypatch.setattr(compare, "_inner_folds", two_folds)
+    monkeypatch.setattr(compare, "_SCALES", [1.0, 0.1])
+    monkeypatch.setattr(compare, "_PATH", compare._PATH[2::2])
 
 
 # -- fit, predict, info --------------------------------------------------------------------------------------
@@ -1005,7 +1009,7 @@ def test_bad_options(tmp_path, capsys, table):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("small_backends")
+@pytest.mark.usefixtures("small_backends", "small_searches")
 def test_two_folds_need_four_rows_of_each_class(tmp_path, capsys):
     rows = animals(8)
     few = write(tmp_path / "few.csv", [HEADER, *rows[:7]])

@@ -15,6 +15,8 @@ from pyarrow.parquet import write_table
 from regbayes.inference import SVI, Posterior, rows_of
 from regbayes.models import FullGaussian, InfiniteSVM
 
+pytestmark = pytest.mark.usefixtures("few_restarts")
+
 RNG = np.random.default_rng(0)
 PLACE = RNG.integers(0, 2, 300)
 X = RNG.normal(size=(300, 2)) + 8 * PLACE[:, None]

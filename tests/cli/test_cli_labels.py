@@ -16,6 +16,8 @@ from regbayes.cli.compare_labels import LabelFolds, best_threshold, label_qualit
 from regbayes.cli.problems import label_problem
 from regbayes.cli.tables import read_table
 
+pytestmark = pytest.mark.usefixtures("few_restarts")
+
 HEADER = ["width", "wet", "height", "tall", "red, or blue"]
 TARGETS = 'wet,tall,"red, or blue"'
 

@@ -13,6 +13,8 @@ from command_line import said
 from regbayes.cli import main
 from regbayes.inference import Posterior
 
+pytestmark = pytest.mark.usefixtures("few_restarts")
+
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
@@ -52,7 +54,9 @@ def test_fit_predict_and_info(model, kind, inference, table, tmp_path, capsys) -
     assert kind.removesuffix("s").replace("_", " ") in said(capsys, "info", "--posterior", output)
 
 
-def test_compare_runs_the_backends_of_the_model(table, tmp_path, capsys) -> None:
+def test_compare_runs_the_backends_of_the_model(table, tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr("regbayes.cli.compare._SCALES", [1.0])
+    monkeypatch.setattr("regbayes.cli.rivals._STRENGTHS", [0.1, 1.0])
     options = ["--model", "medlda", "--inference", "svi", "--folds", 2, "--json", "--out", tmp_path / "out"]
     found = json.loads(said(capsys, "compare", "--data", table, "--target", "kind", *options))
     names = [method["name"] for method in found["methods"]]

@@ -49,7 +49,10 @@ from regbayes.models import (
     StudentT,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning"),
+    pytest.mark.usefixtures("few_restarts"),
+]
 
 QUICK = SmallVariance(max_steps=5, num_restarts=1)
 FEW = {"weight_scales": [0.5], "num_components": [1], "temperatures": [0.0]}

@@ -39,6 +39,8 @@ from regbayes.models import (
     SquaredHinge,
 )
 
+pytestmark = pytest.mark.usefixtures("few_restarts")
+
 SMALL = {"prior": DirichletProcess(1.0), "truncation": 3}
 GRID = {"strengths": [1.0], "weight_scales": [0.5, 1.0], "num_components": [1, 2], "temperatures": [0.0, 1.0], "cv": 2}
 SVI_GRID = {"strengths": [0.5, 1.0], "weight_scales": [1.0], "cv": 2}

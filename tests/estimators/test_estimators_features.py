@@ -33,7 +33,10 @@ from regbayes.models import (
     Standardized,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning"),
+    pytest.mark.usefixtures("few_restarts"),
+]
 
 REAL = {"loss": EpsilonInsensitive(5.0), "weight_scale": 3.0}
 QUICK = SmallVariance(penalty=10.0, max_steps=3, num_restarts=1, merge=False)

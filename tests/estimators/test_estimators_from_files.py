@@ -21,6 +21,8 @@ from regbayes.estimators.streams import classes_of
 from regbayes.inference import SVI, Gibbs, map_rows, rows_of
 from regbayes.models import DPM, InfiniteSVM
 
+pytestmark = pytest.mark.usefixtures("few_restarts")
+
 RNG = np.random.default_rng(0)
 PLACE = RNG.integers(0, 2, 300)
 X = RNG.normal(size=(300, 2)) + 8 * PLACE[:, None]

@@ -15,7 +15,10 @@ from regbayes.inference import SVI, Gibbs, SmallVariance
 from regbayes.inference.posterior.label_calibration import best_thresholds, shared_threshold
 from regbayes.models import BNMC, BernoulliBeta, MultinomialDirichlet, MultiTaskInfiniteLatentSVM, PrincipalDirections
 
-pytestmark = pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning"),
+    pytest.mark.usefixtures("few_restarts"),
+]
 
 
 def documents(num_rows: int = 60) -> tuple[np.ndarray, np.ndarray]:

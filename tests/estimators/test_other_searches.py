@@ -15,6 +15,8 @@ from regbayes.estimators import paths as paths_of
 from regbayes.inference import SVI, Gibbs
 from regbayes.models import BNMC, InfiniteLatentSVM, InfiniteSVM, MedLDA, MultiTaskInfiniteLatentSVM
 
+pytestmark = pytest.mark.usefixtures("few_restarts")
+
 
 def label_sets(num_rows: int = 120, num_labels: int = 4) -> tuple[np.ndarray, np.ndarray]:
     return make_multilabel_classification(num_rows, n_classes=num_labels, random_state=0)

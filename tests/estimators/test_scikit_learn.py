@@ -137,7 +137,7 @@ LEARNT_OR_NOT = pytest.mark.filterwarnings("ignore::regbayes.estimators.NothingL
 
 
 @LEARNT_OR_NOT
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(6)
 @parametrize_with_checks(ONCE)
 def test_each_estimator_and_backend_once_which_may_use_global_stream(estimator, check):
     check(estimator)

@@ -14,6 +14,8 @@ from regbayes.estimators import SequenceClusterer
 from regbayes.inference import SVI, Gibbs, SequencePosterior
 from regbayes.models import DIH, DPM, IHMM, DiagonalGaussian, FullGaussian, Logistic
 
+pytestmark = pytest.mark.usefixtures("few_restarts")
+
 LENGTHS = [70, 50]
 TRUTH = np.repeat([0, 1, 2, 0, 2, 1], 20)
 X = np.array([0.0, 8.0, -8.0])[TRUTH, None] + np.random.default_rng(0).normal(size=(120, 2))

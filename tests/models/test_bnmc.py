@@ -26,6 +26,8 @@ from regbayes.models import (
     SparseRows,
 )
 
+pytestmark = pytest.mark.usefixtures("few_restarts")
+
 GENERATOR = torch.Generator().manual_seed(5)
 X = torch.randn((30, 3), generator=GENERATOR, dtype=torch.float64) * torch.tensor([1.0, 4.0, 0.3]) + 1
 Y = (X @ torch.tensor([[1.0, -1.0], [0.5, 0.0], [2.0, 3.0]], dtype=torch.float64) > 1.5).double()

@@ -22,6 +22,8 @@ from regbayes.models import (
 from regbayes.models.config import from_plain, to_plain
 from regbayes.models.feature_maps import Function
 
+pytestmark = pytest.mark.usefixtures("few_restarts")
+
 MAPS = [
     Standardized(),
     Standardized(loc=0.5, scale=2.0, intercept=0.0),

@@ -30,6 +30,8 @@ from regbayes.models.likelihoods.multinomial import Counts
 from regbayes.models.sparse import SparseRows, group_sums
 from regbayes.testing import check_likelihood
 
+pytestmark = pytest.mark.usefixtures("few_restarts")
+
 GAUSSIANS = (SphericalGaussian, DiagonalGaussian, FullGaussian)
 
 

@@ -36,6 +36,8 @@ from regbayes.models.likelihoods.product import columns_of, join_columns
 from regbayes.testing import check_kernel, check_likelihood, check_model
 from regbayes.testing.enumeration import partition_log_weights
 
+pytestmark = pytest.mark.usefixtures("few_restarts")
+
 GENERATOR = torch.Generator().manual_seed(1)
 NUMBERS = torch.randn((12, 3), generator=GENERATOR, dtype=torch.float64)
 COUNTS = torch.poisson(torch.full((12, 4), 3.0, dtype=torch.float64), generator=GENERATOR)

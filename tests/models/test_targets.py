@@ -37,6 +37,8 @@ from regbayes.models import (
 from regbayes.models.targets import LabelSet, Tasks
 from regbayes.testing import check_model, check_target
 
+pytestmark = pytest.mark.usefixtures("few_restarts")
+
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(6, 2, generator=GENERATOR, dtype=torch.float64)
 LEVELS, NUMBERS = torch.tensor([0, 1, 2, 3, 1, 0]), X[:, 0] * 2

@@ -33,6 +33,8 @@ from regbayes.models import (
 )
 from regbayes.testing import partition_posterior
 
+pytestmark = pytest.mark.usefixtures("few_restarts")
+
 GENERATOR = torch.Generator().manual_seed(0)
 Y = torch.arange(60) % 2
 X = torch.randn((60, 2), generator=GENERATOR, dtype=torch.float64) + 2.0 * Y.unsqueeze(1)

@@ -36,6 +36,8 @@ from regbayes.models import (
 
 from .test_posterior import LAPLACE, X, Y, made
 
+pytestmark = pytest.mark.usefixtures("few_restarts")
+
 NUM = 20_000
 
 

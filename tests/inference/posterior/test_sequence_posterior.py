@@ -28,6 +28,8 @@ from regbayes.models import (
     SphericalGaussian,
 )
 
+pytestmark = pytest.mark.usefixtures("few_restarts")
+
 NAN = math.nan
 X = torch.tensor([[-1.0, 0.2], [0.3, -0.4], [1.2, 0.9], [-0.2, 0.1], [0.7, -1.1], [NAN, NAN]], dtype=torch.float64)
 LENGTHS = [3, 1, 2]

@@ -19,6 +19,8 @@ from regbayes.inference.running.files import read_file, write_file
 from regbayes.inference.running.sweeps import Sweeps
 from regbayes.models import DDPM, DPM, IHMM, LDA, Hinge, InfiniteSVM, MultinomialDirichlet
 
+pytestmark = pytest.mark.usefixtures("few_restarts")
+
 GENERATOR = torch.Generator().manual_seed(0)
 Y = torch.arange(40) % 2
 X = torch.randn((40, 2), generator=GENERATOR, dtype=torch.float64) + 2.0 * Y.unsqueeze(1)

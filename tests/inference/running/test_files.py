@@ -31,6 +31,8 @@ from regbayes.inference.running.files import read_file, write_file
 from regbayes.models import DPM, DirichletProcess, SphericalGaussian
 from regbayes.models.config import Config, class_name
 
+pytestmark = pytest.mark.usefixtures("few_restarts")
+
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(20, 2, generator=GENERATOR, dtype=torch.float64) + 3.0 * (torch.arange(20) % 2).unsqueeze(1)
 Pair = namedtuple("Pair", "one two")
