@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -36,17 +37,21 @@ def exact_joint(model: MultiTaskInfiniteLatentSVM, data: TaskData) -> tuple[Tens
     return bits, joint.sum(1), joint
 
 
-def start_exactly(
-    model: MultiTaskInfiniteLatentSVM, data: TaskData, joint: Tensor, bits: Tensor, generator: torch.Generator
-) -> tuple[ProjectionState, int]:
-    """A state whose Z, and weights up to the grid, are a draw from the exact posterior; pi by some steps given Z."""
-    cell = int(torch.multinomial(joint.flatten(), 1, generator=generator))
-    which, place = divmod(cell, joint.shape[1])
+def exact_states(
+    model: MultiTaskInfiniteLatentSVM,
+    data: TaskData,
+    joint: Tensor,
+    bits: Tensor,
+    number: int,
+    generator: torch.Generator,
+) -> Iterator[ProjectionState]:
+    """So many states whose Z, and weights up to the grid, are exact draws, and pi by some steps given Z."""
     line = torch.linspace(-6, 6, GRID, dtype=torch.float64) * model.weight_scale
-    weights = torch.cartesian_prod(line, line)[place].unsqueeze(1)
-    hyper = model.prior.start(data.X)
-    pi = model.prior.start_probabilities(hyper, 2)
-    for _ in range(20 if isinstance(model.prior, IndianBuffetProcess) else 1):
-        pi = model.prior.draw_probabilities(pi, bits[which].sum(0), 3, hyper, generator)
+    grid, hyper = torch.cartesian_prod(line, line), model.prior.start(data.X)
     precisions = {} if model.likelihood is None else model.likelihood.start(data.X)
-    return ProjectionState(bits[which].clone(), pi, weights, hyper, precisions), which
+    for cell in torch.multinomial(joint.flatten(), number, replacement=True, generator=generator).tolist():
+        which, place = divmod(cell, joint.shape[1])
+        pi = model.prior.start_probabilities(hyper, 2)
+        for _ in range(20 if isinstance(model.prior, IndianBuffetProcess) else 1):
+            pi = model.prior.draw_probabilities(pi, bits[which].sum(0), 3, hyper, generator)
+        yield ProjectionState(bits[which].clone(), pi, grid[place].unsqueeze(1), hyper, precisions)

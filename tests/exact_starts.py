@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from scipy.stats import chi2
-from setups import first_appearance, label_law
+from setups import by_day, first_appearance, label_law
 from torch import Tensor
 
 from regbayes.inference.gibbs.paths import Paths
@@ -84,7 +84,7 @@ class ExactStarts:
 
     def check(self, number: int, num_moves: int) -> None:
         """Moves from independent states keep the posterior."""
-        self.require_kept(*self.after(number, num_moves))
+        self.require_kept(*self.after(by_day(number), num_moves))
 
     def require_kept(self, p_value: float, z: Tensor) -> None:
         """What `compared` says is as chance has it."""
@@ -117,6 +117,7 @@ class ExactStarts:
         expected = number * self.mass
         rare = expected < 4
         visits, expected = (torch.cat([each[~rare], each[rare].sum().view(1)]) for each in (visits, expected))
+        assert len(visits) > 3, "too few states to tell one label from another"
         statistic = ((visits - expected).square() / expected.clamp(min=1e-9)).sum()
         gap = torch.stack(change)
         z = gap.mean(0) / (gap.std(0) / number**0.5).clamp(min=1e-9)

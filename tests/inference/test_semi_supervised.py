@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from setups import by_day
 
 from regbayes.inference import SVI, Gibbs, SmallVariance
 from regbayes.models import (
@@ -85,7 +86,7 @@ def test_scores_of_rows_in_the_fit_are_their_own_components(scan: str) -> None:
         scores = data.features[members, 0].unsqueeze(1) * eta
         log_weights = model.loss.log_factor(scores, data.targets[members]).sum(0) - eta.square() / 2
         exact += weight * float(log_weights.softmax(0) @ eta) * float(data.features[3, 0])
-    posterior = SAMPLER(scan=scan, num_samples=1000).fit(model, X, y)
+    posterior = SAMPLER(scan=scan, num_samples=by_day(1000, 2)).fit(model, X, y)
     own = torch.stack(
         [
             weights[labels[3], 0, 0] * data.features[3, 0]

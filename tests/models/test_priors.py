@@ -49,7 +49,7 @@ def test_priors_of_unknown_hyperparameters_conform(prior) -> None:
     check_prior(prior, num_data=3, truncation=4, num_draws=120)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("prior", FREE, ids=str)
 def test_long_chains_of_hyperparameters_have_their_moments(prior) -> None:

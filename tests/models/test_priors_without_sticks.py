@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from pyro.infer import MCMC
-from setups import AnotherGaussian
+from setups import AnotherGaussian, by_day
 from torch import Tensor
 
 from regbayes.inference import NUTS, SVI, Autoguide, Gibbs, HilbertEmbedding, PyroGibbs, SmallVariance
@@ -80,7 +80,7 @@ def test_it_conforms_in_what_it_has(prior) -> None:
 )
 def test_the_collapsed_scan_is_exact(model, y, prior) -> None:
     """Scans and split-merge together, as a user has them."""
-    check_kernel(Gibbs(1500, 50, scan="collapsed", progress=False), model.replace(prior=prior), X, y)
+    check_kernel(Gibbs(by_day(1500), 50, scan="collapsed", progress=False), model.replace(prior=prior), X, y)
 
 
 @EVERY

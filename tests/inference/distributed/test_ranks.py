@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from setups import by_day
 from two_ranks import on_threads, split, watched
 
 from regbayes.inference import NUTS, SVI, Gibbs, SmallVariance, rows_of
@@ -266,7 +267,7 @@ CELLS = [
 ]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(("way", "case"), CELLS)
 def test_two_ranks_find_what_one_process_does(two_ranks, way, case) -> None:
     whole = alone(EXACT[way], case)
@@ -416,7 +417,7 @@ SHARED = (
 )
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("case", [case for case in CASES if not case.startswith(NO_COMPONENTS)])
 @pytest.mark.parametrize("scan", ["auto", "blocked"])
 def test_ranks_of_gibbs_have_the_same_components(two_ranks, scan, case) -> None:
@@ -434,7 +435,7 @@ def test_ranks_of_gibbs_have_the_same_components(two_ranks, scan, case) -> None:
         )
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("case", [case for case in CASES if case.startswith("features")])
 @pytest.mark.parametrize("options", [{"scan": "auto"}, {"scan": "blocked"}, {"scan": "slice", "init": "random"}])
 def test_ranks_of_gibbs_have_the_same_features(two_ranks, options, case) -> None:
@@ -492,5 +493,5 @@ TINY = {
 def test_two_ranks_draw_from_the_posterior(monkeypatch, scan, case) -> None:
     monkeypatch.setattr(together, "meeting", nullcontext)
     model, y = TINY[case]
-    backend = Gibbs(600, 50, scan=scan, split_merge=1, num_generative=2, progress=False)
+    backend = Gibbs(by_day(600, 2), 50, scan=scan, split_merge=1, num_generative=2, progress=False)
     check_kernel(Split(backend), model, FEW, y)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from exact_topics import MODELS, exact_states
+from setups import by_day
 from test_exact_ranks import moved, p_value
 from test_ranks import FIRST, WORDS, Y, refusal
 from test_reductions import GOAL, counted
@@ -34,7 +35,7 @@ def test_topics_of_two_ranks_keep_the_posterior(name, number) -> None:
     model, rows, y = MODELS[name]
     exact = topic_posterior(model, rows, y)
     model, data = model.prepare(rows, y)
-    states = list(exact_states(model, data, exact, number, torch.Generator().manual_seed(5)))
+    states = list(exact_states(model, data, exact, by_day(number), torch.Generator().manual_seed(5)))
     tokens = int(data.lengths[0])
     parts = [data.rows(slice(0, 1)), data.rows(slice(1, None))]
     own = [

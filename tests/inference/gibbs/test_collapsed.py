@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from negative_binomial import NegativeBinomial
-from setups import COUNTS, FAMILIES, AnotherGaussian, first_appearance, frequency_errors, mixture_rows
+from setups import COUNTS, FAMILIES, AnotherGaussian, by_day, first_appearance, frequency_errors, mixture_rows
 
 from regbayes.inference.gibbs.scans import collapsed, slots
 from regbayes.inference.gibbs.scans.founders import draw_new_weights
@@ -433,7 +433,7 @@ def test_partitions_with_classifiers_have_their_exact_probabilities(prior, missi
     state = start(torch.zeros(4, dtype=torch.long), data, model)
     exact = partition_posterior(model, X, y)
     generator, draws = torch.Generator().manual_seed(0), []
-    for _ in range(800):
+    for _ in range(by_day(800, 2)):
         state = collapsed.scan(state, data, model, generator)
         z, num_components = state.assignments, len(state.weights)
         score = data.features * state.weights[z, :, 0]

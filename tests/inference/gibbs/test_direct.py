@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from negative_binomial import NegativeBinomial
-from setups import FAMILIES, first_appearance, frequency_errors, mixture_rows
+from setups import FAMILIES, by_day, first_appearance, frequency_errors, mixture_rows
 
 from regbayes.inference.classifiers.scored import RepellingHyperplanes
 from regbayes.inference.gibbs.scans import direct, slots
@@ -420,7 +420,7 @@ def test_partitions_have_their_exact_probabilities(lengths, missing, stickiness,
     family = SphericalGaussian(loc=0.0, variance=1.0, prior_variance=1.0)
     model, data = IHMM(family, prior=sticky(stickiness)).prepare(X, lengths=lengths)
     state = start(torch.zeros(4, dtype=torch.long), data, model, alpha=1.5, gamma=1.2)
-    draws = chain(state, data, model, 4000, shuffle)
+    draws = chain(state, data, model, by_day(4000, 2), shuffle)
     assert frequency_errors(draws, exact_probabilities(data, model, 1.5, 1.2), num_batches=20).max() < 5
 
 
@@ -446,5 +446,5 @@ def test_partitions_with_hyperplanes_have_their_exact_probabilities(loss):
     model = DIH(family, loss=loss, prior=sticky(0.2), feature_map=PrincipalDirections(intercept=0.0), weight_scale=1.5)
     model, data = model.prepare(X, lengths=[1, 3])
     state = start(torch.zeros(4, dtype=torch.long), data, model, alpha=1.5, gamma=1.2, num_reserved=4)
-    draws = chain(state, data, model, 2000, True)
+    draws = chain(state, data, model, by_day(2000, 2), True)
     assert frequency_errors(draws, exact_probabilities(data, model, 1.5, 1.2), num_batches=20).max() < 5

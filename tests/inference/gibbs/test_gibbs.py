@@ -14,7 +14,7 @@ import numpy as np
 import pyro.poutine as poutine
 import pytest
 import torch
-from setups import batch_errors, first_appearance, frequency_errors, label_law
+from setups import batch_errors, by_day, first_appearance, frequency_errors, label_law
 from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 from sklearn.metrics import normalized_mutual_info_score
 from torch import Tensor
@@ -325,7 +325,7 @@ def enumeration_errors(model, y, step, *, truncated: bool, num_steps: int) -> Te
     exact = partition_posterior(model, TINY, y, truncation=model.truncation if truncated else None)
     state, data, model, generator = start(model, TINY, y, truncated=truncated)
     visited = []
-    for _ in range(num_steps):
+    for _ in range(by_day(num_steps, 2)):
         state = step(state, data, model, generator)
         visited.append(tuple(state.assignments.tolist()))
     return frequency_errors(visited if truncated else [first_appearance(labels) for labels in visited], exact)
@@ -391,7 +391,7 @@ def test_concentration_has_its_posterior_mean(scan: str) -> None:
     mass = (log_density + torch.distributions.Gamma(2.0, 1.0).log_prob(grid) + grid.log()).softmax(0)
     state, data, model, generator = start(model.replace(prior=LEARNED), TINY, None, truncated=scan == "blocked")
     draws = []
-    for _ in range(2500):
+    for _ in range(by_day(2500, 2)):
         state = partition.sweep(state, data, model, generator, scan=scan, num_split_merge=0)
         draws.append(state.hyper["concentration"])
     assert batch_errors(torch.stack(draws), mass @ grid) < 5
@@ -455,7 +455,9 @@ def test_points_below_the_floor_stay(discount: float, guard: float, monkeypatch:
     monkeypatch.setattr(slice_scan, "_GUARD", guard)
     model = DPM(FAMILY, PitmanYor(discount, 0.5)).resolve(TINY)
     data, generator, exact = model.data(TINY), torch.Generator().manual_seed(0), partition_posterior(model, TINY)
-    starts = torch.multinomial(torch.tensor(list(exact.values())), 600, replacement=True, generator=generator)
+    starts = torch.multinomial(
+        torch.tensor(list(exact.values())), by_day(600, 2), replacement=True, generator=generator
+    )
     reached = []
     for labels in torch.tensor(list(exact))[starts]:
         state = PartitionState(labels, TINY.new_zeros(int(labels.max()) + 1, 0, 0), model.prior.start(TINY))

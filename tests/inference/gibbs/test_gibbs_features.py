@@ -11,7 +11,7 @@ import numpy as np
 import pyro.poutine as poutine
 import pytest
 import torch
-from setups import frequency_errors, misled
+from setups import by_day, frequency_errors, misled
 from sklearn.svm import LinearSVC
 from torch import Tensor
 
@@ -377,7 +377,7 @@ EXACT = {  # what the exact starts do not have
 @pytest.mark.parametrize("name", EXACT)
 def test_features_have_their_exact_probabilities(name) -> None:
     scan, model, rows, targets = EXACT[name]
-    check_kernel(Gibbs(scan=scan, num_samples=800, num_warmup=20, seed=1), model, rows, targets)
+    check_kernel(Gibbs(scan=scan, num_samples=by_day(800, 2), num_warmup=20, seed=1), model, rows, targets)
 
 
 @pytest.mark.parametrize("name", CASES)

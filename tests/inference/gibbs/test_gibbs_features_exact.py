@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from exact_features import drift, exact_states
-from setups import Ramp
+from setups import Ramp, by_day
 
 from regbayes.inference.gibbs.features import kernel as features
 from regbayes.inference.gibbs.features.state import FeatureState
@@ -56,7 +56,7 @@ def scan_alone(
 def check_exact(step: Step, model: InfiniteLatentSVM, data: FeatureData, number: int, infinite: bool) -> None:
     """The step moves no statistic of so many exact states."""
     generator = torch.Generator().manual_seed(0)
-    before = exact_states(model, data, number, infinite, generator)
+    before = exact_states(model, data, by_day(number), infinite, generator)
     after = [step(state, data, model, generator) for state in before]
     assert drift(before, after, data) > 1e-5
 

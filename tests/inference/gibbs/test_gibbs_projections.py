@@ -9,7 +9,8 @@ from dataclasses import replace
 import pyro.poutine as poutine
 import pytest
 import torch
-from exact_projections import exact_joint, start_exactly
+from exact_projections import exact_joint, exact_states
+from setups import by_day
 from torch import Tensor
 
 from regbayes.inference import Gibbs
@@ -160,11 +161,10 @@ def test_sweeps_leave_the_exact_posterior_as_it_is(loss: Loss, with_x: bool, mar
     data = replace(data, inputs=data.inputs[:, :0])
     bits, probabilities, joint = exact_joint(model, data)
     generator, counts = torch.Generator().manual_seed(11), torch.zeros(64)
-    number = 300 if loss.target == "sign" and not with_x else 800
+    number = 300 if loss.target == "sign" and not with_x else by_day(800, 2)
     moving = model if margin else model.replace(loss=type(loss)(strength=1e-6))
     powers = 2 ** torch.arange(5, -1, -1)
-    for _ in range(number):
-        state, _ = start_exactly(model, data, joint, bits, generator)
+    for state in exact_states(model, data, joint, bits, number, generator):
         state = gibbs.sweep(state, data, moving, generator)
         counts[int((state.features.flatten() * powers).sum())] += 1
     kept = number * probabilities >= 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from setups import by_day
 from torch import Tensor
 
 from regbayes.inference import Gibbs
@@ -54,14 +55,14 @@ def test_expected_losses_are_those_of_the_definition(loss: str) -> None:
 def test_it_is_the_best_of_all_partitions(loss: str) -> None:
     everything = torch.tensor([list(labels) for labels in partitions(7)])
     assert len(everything) == 877
-    gained = 0
-    for seed in range(20):
+    gained, number = 0, by_day(20, 2)
+    for seed in range(number):
         draws = noisy(7, 2 + seed % 3, 12, seed)
         losses = expected_losses(everything, draws, loss)
         found = consensus(draws, loss)
         assert float(expected_losses(found.unsqueeze(0), draws, loss)) == pytest.approx(float(losses.min()), abs=1e-12)
         gained += float(losses.min()) < float(expected_losses(draws, draws, loss).min()) - 1e-6
-    assert gained > 2  # or the best draw would do
+    assert gained > number / 10  # or the best draw would do
 
 
 @pytest.mark.one_in(2)

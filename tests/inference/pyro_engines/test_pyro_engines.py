@@ -137,7 +137,7 @@ def test_nuts_has_the_exact_co_assignments() -> None:
     [
         (DPM(DiagonalGaussian(), prior=DirichletProcess(concentration_prior=(2.0, 1.0)), truncation=2), None),
         (InfiniteSVM(SphericalGaussian(), Hinge(2.0), truncation=2), Y),
-        (DDPM(SphericalGaussian(), truncation=2), None),
+        pytest.param(DDPM(SphericalGaussian(), truncation=2), None, marks=pytest.mark.nightly),
     ],
     ids=lambda value: type(value).__name__,
 )

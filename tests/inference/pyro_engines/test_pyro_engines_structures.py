@@ -11,7 +11,7 @@ import pyro.poutine as poutine
 import pytest
 import torch
 from scipy.sparse import csr_matrix
-from setups import LaplaceLocation, frequency_errors, is_latent, last_step, log_density
+from setups import LaplaceLocation, by_day, frequency_errors, is_latent, last_step, log_density
 from torch import Tensor
 
 from regbayes.inference import NUTS, Autoguide, Gibbs, TruncationWarning
@@ -143,7 +143,7 @@ def test_what_is_drawn_given_the_sites_has_the_conditional_law_of_the_program(na
     log_weights = torch.stack([log_joint(model, data, latents, discrete) for discrete in every])
     codes = [code_of(discrete[drawn]) for discrete in every]
     exact, generator = dict(zip(codes, log_weights.softmax(0).tolist(), strict=True)), torch.Generator().manual_seed(1)
-    states = [sites.with_assignments(latents, model, data, generator) for _ in range(2000)]
+    states = [sites.with_assignments(latents, model, data, generator) for _ in range(by_day(2000))]
     assert name in LABELS or max(exact.values()) < 0.9
     assert frequency_errors([code_of(getattr(state, drawn)) for state in states], exact).max() < 5
     if name in LABELS:

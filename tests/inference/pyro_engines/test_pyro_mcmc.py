@@ -17,7 +17,7 @@ import torch
 from pyro.contrib.autoname import scope
 from pyro.infer import HMC, MCMC
 from pyro.infer.mcmc import NUTS, RandomWalkKernel
-from setups import LaplaceLocation, batch_errors
+from setups import LaplaceLocation, batch_errors, by_day
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -309,7 +309,7 @@ def compare(samples: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 @pytest.mark.parametrize("name", ALONE)
 def test_a_model_alone_has_the_exact_means_of_all_sites(name: str) -> None:
     model, arguments, exact = ALONE[name]
-    samples = run(PyroGibbs(model, split_merge=0), *arguments, num_samples=600)
+    samples = run(PyroGibbs(model, split_merge=0), *arguments, num_samples=by_day(600, 2))
     labels = samples.pop("assignments", None)
     assert (labels is None) == isinstance(model, IHMM | DIH)
     compare(with_products(samples, labels), mean_of(exact(), labelled=labels is not None))

@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 import torch
 from landscapes import FAMILY, brute_force, landscape_of
+from setups import by_day
 from tiny_optima import PROBLEMS, outcome
 from torch import Tensor
 
@@ -28,14 +29,14 @@ _FEW = ("latent features with a margin", "tasks", "sequences")  # whose optimum 
 )
 def test_fits_reach_the_least_objective_of_all(name: str) -> None:
     """Of some problems of each structure, within 1 %, by default; `benchmarks/small_variance.py tiny` has more."""
-    assert all(outcome(PROBLEMS[name](seed)).reached for seed in range(2 if name in _FEW else 5))
+    assert all(outcome(PROBLEMS[name](seed)).reached for seed in range(by_day(2, 2) if name in _FEW else by_day(5, 2)))
 
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", [*_QUICK, "sequences"])
 def test_quick_fits_reach_the_least_objective_of_all(name: str) -> None:
     """With one restart a third of them do not."""
-    assert all(outcome(PROBLEMS[name](seed)).reached for seed in range(4))
+    assert all(outcome(PROBLEMS[name](seed)).reached for seed in range(by_day(4, 2)))
 
 
 def scattered_rows(seed: int, num_data: int) -> tuple[Tensor, float, float]:
@@ -67,7 +68,7 @@ def at_optimum(seed: int, weight: float, num_restarts: int) -> bool:
 @pytest.mark.parametrize("weight", [0.0, 0.7])
 def test_restarts_reach_the_best_of_all_states(weight) -> None:
     """When components opened without moves in use, and no step moved alone, 35 and 25 of 40 were, with 10 restarts."""
-    assert all(at_optimum(s, weight, 1) or at_optimum(s, weight, 5) for s in range(6, 16))
+    assert all(at_optimum(s, weight, 1) or at_optimum(s, weight, 5) for s in range(6, 6 + by_day(10, 2)))
 
 
 def test_restarts_are_as_many_as_cost_little() -> None:
