@@ -13,14 +13,17 @@ import pytest
 from nbclient import NotebookClient
 
 TUTORIALS = sorted((Path(__file__).parent.parent / "tutorials").glob("*.ipynb"))
+BY_DAY = "06_multi_task"
 
 
 def case(path: Path) -> Any:
     """A tutorial that also has a part on real data runs once more where tests on real data do."""
-    return pytest.param(path, id=path.stem, marks=pytest.mark.real_data if "REGBAYES_DATA" in path.read_text() else ())
+    marks = [] if path.stem == BY_DAY else [pytest.mark.nightly]
+    if "REGBAYES_DATA" in path.read_text():
+        marks.append(pytest.mark.real_data)
+    return pytest.param(path, id=path.stem, marks=marks)
 
 
-@pytest.mark.one_in(5)
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("path", [case(path) for path in TUTORIALS])

@@ -32,6 +32,8 @@ from regbayes.models import (
     host,
 )
 
+pytestmark = pytest.mark.usefixtures("few_restarts")
+
 WAIT = {"_local_scalar_dense", "nonzero", "masked_select", "_unique2", "equal"}
 ON_THE_HOST = "svi/sequence/rows.py"  # few numbers, moved there and climbed by L-BFGS
 MOST = 10
@@ -102,6 +104,7 @@ WITHOUT = {
     "small variance": ("LDA", "MedLDA"),
 }
 FROM_ONE = ("DPM", "InfiniteSVM")  # or small variance settles at once, and a sweep that has settled searches
+LONG = ("SVI in minibatches", "DIH"), ("small variance", "DIH")
 ABOVE = {  # none may rise
     ("SVI", "IHMM"): 14,  # unions, tried one after another
     ("SVI in minibatches", "LDA"): 16,  # documents climb until none moves
@@ -111,10 +114,16 @@ ABOVE = {  # none may rise
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("way", "name"), [(way, name) for way in WAYS for name in MODELS if name not in WITHOUT.get(way, ())]
+    ("way", "name"),
+    [
+        pytest.param(way, name, marks=pytest.mark.nightly if (way, name) in LONG else ())
+        for way in WAYS
+        for name in MODELS
+        if name not in WITHOUT.get(way, ())
+    ],
 )
 def test_a_sweep_seldom_waits_for_the_device(monkeypatch: pytest.MonkeyPatch, way: str, name: str) -> None:
     monkeypatch.setattr(host, "on_cpu", lambda like: False)

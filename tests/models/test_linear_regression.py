@@ -36,6 +36,8 @@ from regbayes.testing import check_kernel, check_likelihood, check_model
 
 from .test_likelihoods import reals
 
+pytestmark = pytest.mark.usefixtures("few_restarts")
+
 NAN = math.nan
 
 
@@ -363,7 +365,7 @@ def test_gibbs_has_the_exact_states(name, scan) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:All 2 components are occupied")
 def test_pyro_engines_run_on_the_program() -> None:
-    posterior = NUTS(num_samples=5, num_warmup=5).fit(MODELS["IHMM"], SERIES, lengths=LENGTHS)
+    posterior = NUTS(num_samples=5, num_warmup=5, max_tree_depth=3).fit(MODELS["IHMM"], SERIES, lengths=LENGTHS)
     assert posterior.samples["assignments"].shape == (5, 6)
 
 
@@ -401,7 +403,7 @@ def test_states_on_any_device(walk, device) -> None:
 
 def test_states_are_found_by_svi_and_not_without_lags(walk, fitted) -> None:
     assert adjusted_rand_score(fitted.partition(), walk.y) > 0.75
-    plain = SVI(num_steps=30).fit(IHMM(FullGaussian()), walk.X)
+    plain = SVI(num_steps=10).fit(IHMM(FullGaussian()), walk.X)
     assert adjusted_rand_score(plain.partition(), walk.y) < 0.3
 
 

@@ -20,6 +20,8 @@ from regbayes.models import DPM, IHMM, Hinge, InfiniteSVM
 from regbayes.models.compiled import compiled_form, is_compiled, register_compiled
 from regbayes.testing import check_likelihood, check_loss
 
+pytestmark = pytest.mark.usefixtures("few_restarts")
+
 X, Z = mixture_rows(NegativeBinomial, 60)
 
 
@@ -48,7 +50,10 @@ class WrongNormalizer(Compiled):
         return 0 * counts
 
 
-@pytest.mark.parametrize("wrong", [WrongPredictive, WrongShift, WrongNormalizer])
+@pytest.mark.parametrize(
+    "wrong",
+    [WrongPredictive, *(pytest.param(each, marks=pytest.mark.nightly) for each in (WrongShift, WrongNormalizer))],
+)
 def test_the_check_finds_a_wrong_compiled_form(wrong) -> None:
     class Mine(NegativeBinomial):
         pass

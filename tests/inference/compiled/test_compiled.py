@@ -105,6 +105,7 @@ def test_machine_code_follows_the_files_that_are_inlined(run):
     assert run() == (3.0, 1)  # both are kept
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_machine_code_of_an_outsider_follows_its_own_file(run):
     assert run("outsider") == (3.0, 0)

@@ -76,7 +76,7 @@ OTHERS = {  # models of these ways, and their y
 LENGTHS = [11, 12, 7, 11, 19]  # which end where ranks are split below
 ROWS = {"assignments", "responsibilities", "features"}
 LONG = {
-    "small variance": {"max_steps": 100},
+    "small variance": {"max_steps": 5},
     "SVI": {"num_steps": 15},
     "SVI without responsibilities": {"num_steps": 15},
     "SVI in minibatches": {"num_steps": 12},
@@ -138,12 +138,12 @@ def require_close(posteriors, whole):
         torch.testing.assert_close(found, expected[name], rtol=1e-8, atol=1e-8 * size)
 
 
-BY_NIGHT = "small variance of tasks"  # takes half a minute
+BY_NIGHT = "small variance", "small variance of tasks"  # of sources a quick one is tested by day
 
 
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize(
-    "way", [pytest.param(way, marks=[pytest.mark.nightly] if way == BY_NIGHT else []) for way in SHORT]
+    "way", [pytest.param(way, marks=[pytest.mark.nightly] if way in BY_NIGHT else []) for way in SHORT]
 )
 def test_any_ranks_go_on_from_the_checkpoint_of_any_others(two_ranks, way, tmp_path) -> None:
     file, one = tmp_path / "chain.pt", tmp_path / "one.pt"
@@ -288,7 +288,8 @@ def test_ranks_that_stand_still_are_told_from_those_that_ended(monkeypatch) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_kills", [1, pytest.param(20, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("num_kills", [1, 20])
 def test_kills_at_random_moments_lose_no_more_than_the_interval(two_ranks, num_kills, tmp_path) -> None:
     """Between checkpoints there is one sweep: each start goes on where the last one was, or one sweep before."""
     options = ["--standalone", "--nproc-per-node=2", f"--max-restarts={num_kills}"]

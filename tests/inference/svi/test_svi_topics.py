@@ -297,6 +297,7 @@ def test_sweeps_climb(rule, loss, num_classes, missing, device) -> None:
     assert bounds[-1] > bounds[0]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("loss", "num_classes", "missing"), [*((loss, 2, 0) for loss in AUGMENTED), (Hinge(), 3, 3)])
 def test_augmented_bound_and_stationary_point(loss, num_classes, missing) -> None:
     model, data = problem(loss, num_classes, missing)
