@@ -1,4 +1,4 @@
-"""Sums over rows compiled: one pass, whatever the number of groups."""
+"""What labels add up to, compiled: one pass over them, whatever their number."""
 
 from ..compiled.decorators import lean_entry
 
@@ -10,3 +10,14 @@ def add_rows(rows, labels, sums):
         k = labels[n]
         for s in range(rows.shape[1]):
             sums[k, s] += rows[n, s]
+
+
+@lean_entry
+def count_moves(states, starts, moves):
+    """Adds the moves of states [N] to those from each to each, [K + 1, K]; sequences start from the last row."""
+    before = 0
+    for t in range(len(states)):
+        if starts[t]:
+            before = moves.shape[1]
+        moves[before, states[t]] += 1
+        before = states[t]

@@ -8,10 +8,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ...models import host
 from ...models.distributions.sampling import log_dirichlet, log_gamma_draw, uniforms
 from ...models.priors import HierarchicalDirichletProcess
 from ...models.priors.franchise import count_transitions
 from ...models.sequence import Sequences
+from ..compiled.trusted import require_labels
 from ..distributed.collectives import all_sum
 from .state import SequenceState
 
@@ -23,7 +25,15 @@ def count_moves(state: SequenceState, data: Sequences) -> Tensor:
 
 def own_moves(state: SequenceState, data: Sequences) -> Tensor:
     """The same [K + 1, K] in the sequences of this rank."""
-    return count_transitions(state.assignments, data.starts, len(state.weights))
+    states, K = state.assignments, len(state.weights)
+    if not host.on_cpu(states):
+        return count_transitions(states, data.starts, K)
+    from . import _numba_sums  # compiles or loads machine code: only where it is needed
+
+    require_labels("assignments", states, data.num_data, K)
+    moves = states.new_zeros(K + 1, K)
+    _numba_sums.count_moves(states.contiguous().numpy(), data.starts.numpy(), moves.numpy())
+    return moves
 
 
 def row_posterior(state: SequenceState, moves: Tensor, prior: HierarchicalDirichletProcess) -> Tensor:

@@ -24,16 +24,16 @@ def forward(log_steps, steps, emission, bounds, log_slices, rough, filtered, pre
 
     steps [K + 1, K] are transitions and, last, starts; rough says that some are below LEAST_STEP. With slices [N] a
     step is allowed where its log weight is larger, and then weighs 1. Unless empty, predicted [N, K] becomes
-    p(z_t | before t), 0 where taken in logs. room [2, K] is for rows of its own.
+    p(z_t | before t), 0 where taken in logs. room [3, K] is for rows of its own. Filtered may be the memory of
+    emission.
     """
     K = emission.shape[1]
-    message, log_message = room[0], room[1]
+    message, log_message, gaps = room[0], room[1], room[2]
     for b in range(len(bounds) - 1):
         log_weight, product, hidden = 0.0, 1.0, False
         for t in range(bounds[b], bounds[b + 1]):
-            log_weight += _weigh(emission, t, filtered)
-        for t in range(bounds[b], bounds[b + 1]):
             first = t == bounds[b]
+            log_weight += _weigh(emission, t, gaps, filtered)
             if first:
                 _start(log_steps, steps, t, log_slices, message)
             elif len(log_slices) > 0:
@@ -57,7 +57,7 @@ def forward(log_steps, steps, emission, bounds, log_slices, rough, filtered, pre
             else:
                 unsure = hidden or rough
                 _fill_logs(log_steps, filtered, t, first, log_slices, unsure, message, log_message)
-                log_weight += _normalize_logs(log_message, emission, t, filtered) - _top(emission, t)
+                log_weight += _normalize_logs(log_message, gaps, t, filtered)
                 hidden = _has_logs(filtered, t)
             if len(predicted) > 0:
                 for k in range(K):
@@ -75,13 +75,15 @@ def _top(emission, t):
 
 
 @inner
-def _weigh(emission, t, filtered):
-    """Fills row t of filtered with emission probabilities relative to the largest, and returns the log of that one."""
+def _weigh(emission, t, gaps, filtered):
+    """Fills row t of filtered with emission probabilities relative to the largest, and gaps [K] with the logs of these;
+    returns the log of the largest."""
     top = _top(emission, t)
     for k in range(emission.shape[1]):
-        gap = emission[t, k] - top
-        weight = exp(max(gap, -700.0))
-        filtered[t, k] = weight if gap > -700.0 else 0.0
+        gaps[k] = emission[t, k] - top
+    for k in range(len(gaps)):  # apart: no vector instructions may write over what a loop reads
+        weight = exp(max(gaps[k], -700.0))
+        filtered[t, k] = weight if gaps[k] > -700.0 else 0.0
     return top
 
 
@@ -174,12 +176,12 @@ def _log_inflow(log_steps, filtered, t, k, first, log_slices):
 
 
 @inner
-def _normalize_logs(log_message, emission, t, filtered):
+def _normalize_logs(log_message, gaps, t, filtered):
     """Filtered row t from what flows into it, all in logs; returns the log of its total."""
     K, top, total = len(log_message), -np.inf, 0.0
     for k in range(K):
         if log_message[k] > -np.inf:  # a state that cannot be reached counts for nothing, whatever it emits
-            log_message[k] += emission[t, k]
+            log_message[k] += gaps[k]
         top = max(top, log_message[k])
     for k in range(K):
         total += math.exp(log_message[k] - top)

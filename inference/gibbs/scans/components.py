@@ -37,8 +37,10 @@ class Components(NamedTuple):
 def assignment_logits(data: Data, parameters: Parameters, weights: Tensor, model: Mixture | StateSpace) -> Tensor:
     """log p(x_n | theta_k) + log phi(y_n | eta_k^T a_n) [N, K] under weights [K, P, C], up to a number for each row:
     what a scan adds the mixture weights or slices to."""
-    kept = isinstance(data, Prepared)
-    log_density = data.log_densities(parameters) if kept else model.likelihood.log_density(data.X, parameters)
+    if isinstance(data, Prepared):
+        log_density = data.log_densities(parameters)
+    else:
+        log_density = model.likelihood.log_density(data.X, parameters)
     if not weights.shape[2]:  # no hyperplanes
         return log_density
     return log_density + model.log_margin(scores(data.features, weights), data.targets.unsqueeze(1))

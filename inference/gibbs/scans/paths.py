@@ -29,7 +29,8 @@ def blocked_scan(state: SequenceState, data: Sequences, model: StateSpace, gener
     log_rows = log_dirichlet(row_posterior(state, moves, model.prior)[:, :T], generator)
     table = emissions(model.likelihood.draw(chi, generator), state.weights, data, model)
     levels = uniforms((data.num_data,), own_stream(generator))
-    return replace(state, assignments=sample_paths(log_rows[T], log_rows[:T], table, data.lengths, levels))
+    states = sample_paths(log_rows[T], log_rows[:T], table, data.lengths, levels, in_place=True)
+    return replace(state, assignments=states)
 
 
 def beam_scan(state: SequenceState, data: Sequences, model: StateSpace, generator: torch.Generator) -> SequenceState:
@@ -56,7 +57,7 @@ def beam_scan(state: SequenceState, data: Sequences, model: StateSpace, generato
         parameters = {name: torch.cat([value, fresh[name]]) for name, value in parameters.items()}
         weights = torch.cat([weights, planes])
     table, log_steps = emissions(parameters, weights, data, model), log_rows[:, :-1]
-    paths = sample_paths(log_steps[-1], log_steps[:-1], table, data.lengths, levels, log_slices)
+    paths = sample_paths(log_steps[-1], log_steps[:-1], table, data.lengths, levels, log_slices, in_place=True)
     moved, labels, unseen = settled(state, paths, weights, reserved)
     return replace(moved, base=torch.cat([base[labels], base[-1:] + torch.where(unseen, base[:-1], 0.0).sum()]))
 

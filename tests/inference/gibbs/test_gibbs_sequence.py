@@ -28,7 +28,7 @@ from regbayes.models.distributions.sampling import log_dirichlet
 from regbayes.models.feature_maps import PrincipalDirections
 from regbayes.models.priors import HierarchicalDirichletProcess
 from regbayes.models.priors import hierarchical_dirichlet_process as hierarchy
-from regbayes.models.priors.franchise import draw_sticks, row_means
+from regbayes.models.priors.franchise import count_transitions, draw_sticks, row_means
 from regbayes.models.priors.laws import law_of
 from regbayes.models.priors.sticks import log_stick_weights
 from regbayes.testing import check_kernel
@@ -192,6 +192,17 @@ def test_labels_are_swapped_along_with_their_base_weights(gamma) -> None:
     expected = row_means(torch.cat([share * (1 - share) ** torch.arange(T - 1), (1 - share).pow(T - 1).view(1)]), T, 0)
     found = torch.stack(bases)
     assert ((found.mean(0) - expected[-1]).abs() < 5 * found.std(0) / num_draws**0.5).all()
+
+
+@pytest.mark.parametrize("lengths", [[6], [1, 1, 4], [2, 3, 1]])
+def test_compiled_moves_are_those_of_the_tensor_code(lengths) -> None:
+    model, data = MODELS["sticky"].prepare(torch.arange(6.0).unsqueeze(1), None, lengths)
+    law = label_law(model, False)
+    state = Paths(law, data).begin(torch.tensor([2, 0, 0, 1, 0, 1]), model)
+    expected = count_transitions(state.assignments, data.starts, 3)
+    assert torch.equal(transition_rows.own_moves(state, data), expected)
+    with pytest.raises(ValueError, match="from 0 to 2; expected 0 to 1"):
+        transition_rows.own_moves(replace(state, weights=state.weights[:2]), data)
 
 
 # -- scans -------------------------------------------------------------------------------------------------------------
@@ -408,13 +419,13 @@ def test_what_the_rows_leave_to_unseen_states_is_below_every_slice(monkeypatch) 
     generator = torch.Generator().manual_seed(0)
     seen = []
 
-    def spy(log_start, log_transition, table, lengths, uniforms, log_slices):
+    def spy(log_start, log_transition, table, lengths, uniforms, log_slices, **options):
         rows = torch.cat([log_transition, log_start.unsqueeze(0)]).exp()
         seen.append((1 - rows.sum(1)).max() - log_slices.exp().min())
         z = state.assignments
         own = torch.cat([log_start[z[[0, 3]]], log_transition[z[[0, 1, 3]], z[[1, 2, 4]]]])
         assert (log_slices[[0, 3, 1, 2, 4]] <= own).all()
-        return sample_paths(log_start, log_transition, table, lengths, uniforms, log_slices)
+        return sample_paths(log_start, log_transition, table, lengths, uniforms, log_slices, **options)
 
     monkeypatch.setattr(path_scans, "sample_paths", spy)
     state = sequence.init(model, data, generator, start=torch.tensor([0, 0, 1, 1, 1]), scan="beam", num_sweeps=1)

@@ -181,6 +181,8 @@ def test_compiled_and_tensor_code_agree_where_probabilities_are_tiny(kind, scale
     for slices in (None, torch.full((len(emission),), -2.0, dtype=torch.float64)):
         drawn = [sample_paths(*tables, lengths, uniforms, slices, compiled=compiled) for compiled in (False, True)]
         assert torch.equal(*drawn)
+        own = start, transition, emission.clone()
+        assert torch.equal(sample_paths(*own, lengths, uniforms, slices, in_place=True), drawn[0])
 
 
 @BOTH
