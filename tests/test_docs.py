@@ -17,6 +17,7 @@ ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 PAGES = [ROOT / "CONTRIBUTING.md", README, *sorted((ROOT / "docs").glob("[!_]*.md"))]
 PAGES += sorted((ROOT / "docs").glob("[!_]*/*.md"))
+BY_NIGHT = "index.md", "practice.md"  # whose blocks take long
 ROOMS = ["models", "inference", "estimators", "datasets", "plots", "cli", "testing"]
 MODULES = [
     module.name
@@ -37,7 +38,13 @@ def test_docstring_examples(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if "```python" in page.read_text()], ids=lambda page: page.name
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.nightly if page.name in BY_NIGHT else ())
+        for page in PAGES
+        if "```python" in page.read_text()
+    ],
+    ids=lambda page: page.name,
 )
 def test_python_blocks_of_a_page_run_as_one_program(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -171,7 +171,7 @@ def test_rows_to_fit(name: str) -> None:
     check_all(ARRAYS, lambda X: FITS[name](X, SIGNS))
 
 
-@pytest.mark.parametrize("name", ["Gibbs", "SmallVariance", "regression"])
+@pytest.mark.parametrize("name", ["Gibbs", pytest.param("SmallVariance", marks=pytest.mark.nightly), "regression"])
 def test_targets(name: str) -> None:
     check_all(TARGETS, lambda y: FITS[name](ROWS, y))
 

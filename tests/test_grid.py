@@ -71,7 +71,7 @@ SERVED = [
 ]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("cell", SERVED, ids=name_of)
 def test_what_the_grid_has_is_fitted_and_predicts(cell: tuple[Row, str, str]) -> None:
     row, name, way = cell
@@ -85,6 +85,7 @@ def test_what_the_grid_has_is_fitted_and_predicts(cell: tuple[Row, str, str]) ->
         assert found.shape == case.y.shape
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("cell", KERNELS.values(), ids=KERNELS)
 def test_a_fit_goes_on_bit_for_bit_and_is_kept(cell: tuple[Row, str, str], tmp_path: Path) -> None:
     """Of a fit without checkpoints it is what the same seed gives again."""

@@ -49,6 +49,7 @@ def said_by(group, rank, *arguments):
     return code, out.getvalue(), err.getvalue()
 
 
+@pytest.mark.nightly
 def test_torchrun_fits_the_file_and_the_first_rank_speaks(path, tmp_path, capsys) -> None:
     fit = ["fit", "--data", path, "--target", "kind", "--drop", "price", "--inference", "svi", "--no-search"]
     ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "regbayes"]

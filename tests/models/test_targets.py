@@ -358,5 +358,5 @@ def test_each_task_may_have_ordered_classes() -> None:
     posterior = SVI(num_steps=20).fit(MultiTaskInfiniteLatentSVM(target=Ordinal(), truncation=4), rows, both)
     assert posterior.predict_proba(rows).shape == (60, 2, 4)
     assert (posterior.predict(rows) == both).double().mean() > 0.7
-    posterior = SmallVariance(max_steps=5, num_restarts=1).fit(MultiTaskInfiniteLatentSVM(target=Ordinal()), rows, both)
+    posterior = SmallVariance(max_steps=3, num_restarts=1).fit(MultiTaskInfiniteLatentSVM(target=Ordinal()), rows, both)
     assert (posterior.predict(rows) == both).double().mean() > 0.7

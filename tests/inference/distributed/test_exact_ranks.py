@@ -236,8 +236,8 @@ LEARNED, HOLE = (1.0, (2.0, 1.5)), torch.tensor([[3.9, torch.nan], [2.4, 3.5], [
 @pytest.mark.parametrize(
     ("scan", "prior", "first"),
     [
-        ("slice", IndianBuffetProcess(*LEARNED), 1),
-        ("slice", IndianBuffetProcess(*LEARNED), 2),
+        pytest.param("slice", IndianBuffetProcess(*LEARNED), 1, marks=pytest.mark.nightly),
+        pytest.param("slice", IndianBuffetProcess(*LEARNED), 2, marks=pytest.mark.nightly),
         ("blocked", IndianBuffetProcess(*LEARNED), 1),
         ("blocked", BetaBernoulli(*LEARNED), 2),
     ],

@@ -263,6 +263,7 @@ def killed(group, rank):
     fit(group, rank, "slice")
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_rank_that_is_killed_is_named_at_once() -> None:
     with closing(TwoRanks()) as ranks:

@@ -57,6 +57,7 @@ def _few_first_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 STEPS = SVI(num_steps=9, batch_size=SIZE, progress=False)
 SWEEPS = SmallVariance(penalty=100.0, max_steps=2, num_restarts=2, progress=False)
+LONG = pytest.param("small variance of DPM", marks=pytest.mark.nightly)  # of two ranks
 FITS: dict[str, tuple[Any, Any, RowSource]] = {
     "DPM": (STEPS, DPM(truncation=4), rows_of(X)),
     "InfiniteSVM": (STEPS.replace(num_restarts=2), InfiniteSVM(truncation=4), rows_of(X, Y)),
@@ -248,7 +249,7 @@ def of_rank(group: Any, rank: int, case: str, at: int | None = None, split: int 
         return backend.fit(model, source, group=group, checkpoint_every=0.0, **files)
 
 
-@pytest.mark.parametrize("case", ["DPM", "InfiniteSVM", "small variance of DPM", "small variance of InfiniteSVM"])
+@pytest.mark.parametrize("case", ["DPM", "InfiniteSVM", LONG, "small variance of InfiniteSVM"])
 def test_ranks_with_sources_of_their_own_go_on_bit_for_bit(two_ranks: Any, case: str, tmp_path: Path) -> None:
     file = tmp_path / "chain.pt"
     whole = two_ranks(of_rank, case)
@@ -279,9 +280,7 @@ def require_close(found: Any, expected: Any) -> None:
     assert torch.equal(first, second)
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param("small variance of DPM", marks=pytest.mark.nightly), "small variance of InfiniteSVM"]
-)
+@pytest.mark.parametrize("case", [LONG, "small variance of InfiniteSVM"])
 def test_small_variance_goes_on_among_other_ranks(two_ranks: Any, case: str, tmp_path: Path) -> None:
     """One process, two ranks, and two that split the rows elsewhere, each from the file of another."""
     one, two = tmp_path / "one.pt", tmp_path / "two.pt"
@@ -305,7 +304,7 @@ def saved(group: Any, rank: int, case: str, path: Path) -> Any:
     return posterior, posterior.gather()
 
 
-@pytest.mark.parametrize("case", ["DPM", "InfiniteSVM", "small variance of DPM"])
+@pytest.mark.parametrize("case", ["DPM", "InfiniteSVM", LONG])
 def test_posteriors_of_sources_are_gathered_and_saved_by_shards(two_ranks: Any, case: str, tmp_path: Path) -> None:
     """Of each rank the first rows, of which it says something."""
     (first, all_first), (second, all_second) = two_ranks(saved, case, tmp_path / "posterior.pt")

@@ -594,7 +594,7 @@ def test_parallel_sweeps_keep_the_posterior(scan: str, name: str, few_reserved: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scan", ["collapsed", "slice"])
+@pytest.mark.parametrize("scan", ["collapsed", pytest.param("slice", marks=pytest.mark.nightly)])
 def test_births_from_the_prior_are_noticed(scan: str, few_reserved: None) -> None:
     """This shows that the tests above can fail."""
     p_value, z = starts(tiny("hinge").replace(loss=Hinge(2.0)), scan=scan, births="prior").after(400, 4)

@@ -380,7 +380,7 @@ def test_a_truncated_model_draws_its_concentration_given_sticks(monkeypatch: pyt
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scan", ["slice", "blocked"])
+@pytest.mark.parametrize("scan", ["slice", pytest.param("blocked", marks=pytest.mark.nightly)])
 def test_concentration_has_its_posterior_mean(scan: str) -> None:
     """E[alpha | X] by quadrature: p(X | alpha) from enumeration, alpha on a grid."""
     model, grid = DPM(FAMILY, truncation=3), torch.linspace(-8, 3, 60, dtype=torch.float64).exp()

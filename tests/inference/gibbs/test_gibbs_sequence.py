@@ -246,6 +246,7 @@ def test_a_sampler_of_another_concentration_is_noticed() -> None:
         check_kernel(wrong, MODELS["IHMM"], X, lengths=LENGTHS)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_births_from_the_prior_are_not_exact() -> None:
     """The paper's births open more states: this is what the exact ones correct."""
@@ -296,6 +297,7 @@ def test_conditionals_times_log_joint_are_the_program(name) -> None:
         assert float(torch.stack(log_terms).logsumexp(0)) == pytest.approx(float(trace.log_prob_sum()), abs=1e-8)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("rho", [0.0, 0.3])
 @pytest.mark.parametrize("labels", [(0, 0, 0, 0), (0, 1, 1, 0), (0, 1, 0, 1)])
 @pytest.mark.parametrize("truncated", [False, True])

@@ -521,7 +521,7 @@ def test_more_moves_keep_the_posterior(name: str, truncated: bool, poor_fits) ->
     starts(VARIANTS[name], truncated=truncated).check(700, 3)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "truncated"),

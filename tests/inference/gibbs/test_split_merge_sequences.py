@@ -245,7 +245,7 @@ def found(loss, scan: str, sweeps: int, moves: int, seed: int) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore:The likelihood alone holds")  # what scans alone end in
-@pytest.mark.parametrize("scan", ["direct", "blocked"])
+@pytest.mark.parametrize("scan", ["direct", pytest.param("blocked", marks=pytest.mark.nightly)])
 def test_from_one_state_the_states_are_found(scan: str) -> None:
     assert found(Hinge(), scan, 14, 2, 1)
     assert not found(Hinge(), scan, 14, 0, 1)

@@ -306,6 +306,7 @@ def compare(samples: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
         assert float(errors.max()) < 5, f"{name}: {samples[name].mean(0)} for {value}"
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ALONE)
 def test_a_model_alone_has_the_exact_means_of_all_sites(name: str) -> None:
     model, arguments, exact = ALONE[name]

@@ -597,7 +597,7 @@ def mutants(value: Any) -> list[Any]:
     return found
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
 @pytest.mark.parametrize("name", ["InfiniteSVM", "DDPM", "IHMM", "BNMC", "InfiniteLatentSVM", "MedLDA", "MultiTask"])
 def test_changed_content_is_refused_at_load_or_works(name: str, tmp_path: Path) -> None:

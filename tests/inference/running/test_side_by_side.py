@@ -112,6 +112,7 @@ def test_draws_are_those_of_chains_one_after_another(backend: Any, rows: tuple[T
     require_equal(*(backend.replace(num_jobs=number).fit(model, *rows) for number in (1, 2)))
 
 
+@pytest.mark.nightly
 def test_other_processes_have_our_settings_and_tell_their_warnings() -> None:
     def tell(step, chain):
         warnings.warn(f"{torch.get_num_threads()}, {torch.get_default_dtype()}, {chain}, {step}", stacklevel=1)
@@ -285,6 +286,7 @@ def test_what_cannot_be_sent_is_refused_or_stays(monkeypatch: pytest.MonkeyPatch
     require_same(shared(monkeypatch, kernel, starts=0))
 
 
+@pytest.mark.nightly
 def test_what_another_process_cannot_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A class that it would import from a module that it does not find."""
     hidden = ModuleType("hidden")
@@ -296,7 +298,8 @@ def test_what_another_process_cannot_read_is_refused(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("patience", "worth", "num_chains", "starts"), [(0.1, 0.1, 4, 2), (0.1, 60.0, 4, 0), (60.0, 0.1, 4, 0)]
+    ("patience", "worth", "num_chains", "starts"),
+    [pytest.param(0.1, 0.1, 4, 2, marks=pytest.mark.nightly), (0.1, 60.0, 4, 0), (60.0, 0.1, 4, 0)],
 )
 def test_left_alone_a_fit_shares_its_chains_once_that_pays(
     patience: float, worth: float, num_chains: int, starts: int, monkeypatch: pytest.MonkeyPatch

@@ -31,6 +31,7 @@ def source_of(X, y=None, size=SIZE):
     return rows_of(blocks.__getitem__, num_blocks=len(blocks))
 
 
+LONG = "DPM, restarts", "InfiniteSVM, logistic"
 CASES = {
     "DPM": (SmallVariance(), DPM(), None),
     "DPM, single": (SmallVariance(creation="single", penalty=40.0), DPM(), None),
@@ -40,7 +41,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.nightly if case in LONG else ()) for case in CASES]
+)
 def test_passes_find_what_a_fit_in_memory_does(case) -> None:
     backend, model, y = CASES[case]
     whole, found = backend.fit(model, X, y), backend.fit(model, source_of(X, y))
@@ -157,7 +160,9 @@ def fit_split(group, rank, backend, model, y):
         partition.MOST_ROWS = penalty.MOST_ROWS
 
 
-@pytest.mark.parametrize("case", SPLIT)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.nightly if case == "DPM" else ()) for case in SPLIT]
+)
 def test_ranks_have_blocks_each(two_ranks, monkeypatch, case) -> None:
     """One process with a tensor of all rows is the judge; what ranks exchange is one sum a pass."""
     for where in (penalty, partition):

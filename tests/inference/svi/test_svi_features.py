@@ -176,6 +176,7 @@ def blocks_of(state, data, model, rule) -> dict:
     }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("rule_name", "loss"), CASES, ids=IDS)
 def test_no_block_lowers_the_bound(rule_name, loss) -> None:
     for index, likelihood in enumerate(
