@@ -371,7 +371,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "- log_weights[:num_left].sum()": "",
         "(len(ratios) - 2 * num_left) * math.log(": "len(ratios) * math.log(",
     },
-    ("inference/running/processes.py", "inference/running/test_side_by_side.py -m 'not slow'"): {
+    ("inference/running/processes.py", "inference/running/test_side_by_side.py"): {
         "known and known.news(0, len(known.draws))": "None",
         "torch.set_default_dtype(dtype)": "pass",
         "chain.news(self._step, self._num_draws)": "chain.news(0, 0)",
