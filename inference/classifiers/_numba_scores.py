@@ -28,9 +28,11 @@ def weighted_rows(features, rows, root, shift, seen, pull):
     num_features = features.shape[1]
     sums = np.zeros_like(pull)  # apart: those of many rows would be rounded as often as there are rows
     for i in range(len(rows)):
-        n, ahead = rows[i], rows[min(i + _AHEAD, len(rows) - 1)] * num_features
+        n, ahead = rows[i], rows[min(i + _AHEAD, len(rows) - 1)]
+        prefetch(root, ahead * root.shape[1])
+        prefetch(shift, ahead * shift.shape[1])
         for p in range(0, num_features, _LINE):
-            prefetch(features, ahead + p)
+            prefetch(features, ahead * num_features + p)
         for c in range(len(seen)):
             factor = root[n, c]
             for p in range(num_features):
@@ -42,5 +44,5 @@ def weighted_rows(features, rows, root, shift, seen, pull):
     pull += sums
 
 
-_AHEAD = 4  # rows
+_AHEAD = 8  # rows
 _LINE = 8  # numbers that memory brings at once
