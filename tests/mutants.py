@@ -841,6 +841,12 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     ("inference/gibbs/rows.py", "inference/distributed/test_exact_ranks.py"): {
         "return all_sum(own_moves(state, data))": "return own_moves(state, data)",
     },
+    ("inference/svi/sequence/climb.py", "inference/svi/test_svi_sequence.py -k what_is_climbed"): {
+        "T + own_slope": "T + 1 + own_slope",
+        "(1 - rho) * log_rows[:-1].sum(0)": "log_rows[:-1].sum(0)",
+        "b - mean_top": "b",
+        "mean * (prior_rate - by_alpha)": "mean * (prior_rate + by_alpha)",
+    },
     ("inference/svi/sequence/kernel.py", "inference/distributed/test_ranks.py -k 'find_what and (IHMM or DIH)'"): {
         "index - first for index in chosen": "index for index in chosen",
     },

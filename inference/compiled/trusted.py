@@ -13,7 +13,7 @@ def require_shape(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
 
 
 def require_labels(name: str, labels: Tensor, number: int, num_places: int) -> None:
-    """Raise ValueError unless the tensor has so many labels, int64 in 0..num_places-1."""
+    """Raise ValueError unless labels [N] are N = `number` ones, int64 in 0..num_places-1."""
     require_shape(name, labels, (number,))
     if labels.dtype != torch.int64:
         raise ValueError(f"{name} is {labels.dtype}; expected int64.")

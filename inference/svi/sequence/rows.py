@@ -25,6 +25,7 @@ from torch import Tensor
 from ....models.priors import HierarchicalDirichletProcess
 from ....models.priors.hyper import best_gamma, expect_gamma
 from ....models.priors.sticks import broken, expected_log_sticks, posterior_sticks
+from .climb import TINY, Given, climbed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,29 +84,10 @@ def update_rows(state: State, prior: HierarchicalDirichletProcess) -> State:
 
 
 def _climbed(state: State, prior: HierarchicalDirichletProcess) -> State:
-    free = torch.cat([state.sticks.flatten(), state.concentration[1:]]).log()
-
-    def at(free: Tensor) -> State:
-        values = free.exp()
-        rate = values[-1:] if prior.concentration_prior else state.concentration[1:]
-        concentration = torch.cat([state.concentration[:1], rate])
-        return _follow(replace(state, sticks=values[:-1].view_as(state.sticks), concentration=concentration), prior)
-
-    start = at(free)
-    with torch.enable_grad():
-        free = free.clone().requires_grad_()
-        optimizer = torch.optim.LBFGS(
-            [free], max_iter=_NUM_CLIMBS, tolerance_change=1e-6, line_search_fn="strong_wolfe"
-        )
-
-        def loss() -> Tensor:
-            optimizer.zero_grad()
-            value = -hierarchy_bound(at(free), prior)
-            value.backward()
-            return value
-
-        optimizer.step(loss)
-    end = at(free.detach())
+    given = Given(state.transitions.numpy(), float(state.concentration[0]), prior)
+    sticks, rate = climbed(state.sticks, state.concentration[1:], given)
+    moved = replace(state, sticks=sticks, concentration=torch.cat([state.concentration[:1], rate]))
+    start, end = followed(state, prior), followed(moved, prior)
     return end if hierarchy_bound(end, prior) > hierarchy_bound(start, prior) else start
 
 
@@ -144,12 +126,12 @@ def _log_normalizer(shape: Tensor) -> Tensor:
     return torch.lgamma(shape).sum(-1) - torch.lgamma(shape.sum(-1))
 
 
-def _follow(state: State, prior: HierarchicalDirichletProcess) -> State:
+def followed(state: State, prior: HierarchicalDirichletProcess) -> State:
     """The optimal q(gamma) and rows given q(u), q(alpha) and the expected transitions."""
     _, log_rest = expected_log_sticks(*state.sticks)
     top = best_gamma(state.top_concentration, prior.top_concentration_prior, len(log_rest), -log_rest.sum())
     rows = state.transitions + state.expected_concentration * expected_row_means(state, prior)
-    return replace(state, top_concentration=top, rows=rows.clamp(min=_TINY))
+    return replace(state, top_concentration=top, rows=rows.clamp(min=TINY))
 
 
 def _expected_log_row_means(log_v: Tensor, log_rest: Tensor, stickiness: float) -> Tensor:
@@ -167,7 +149,3 @@ def _start(value: float, prior: tuple[float, float] | None, num_factors: int, li
     """(shape, rate) [2] of mean `value`, with the shape that the optimum has."""
     shape = prior[0] + num_factors if prior else value
     return like.new_tensor([shape, shape / value])
-
-
-_NUM_CLIMBS = 30  # L-BFGS iterations for the sticks and alpha in each sweep
-_TINY = 1e-100  # least Dirichlet parameter: its trigamma is still finite

@@ -14,6 +14,7 @@ from variational import elbo, purity, sequence_problem, sequence_rows, states_of
 from regbayes.inference import SVI
 from regbayes.inference.classifiers.natural import BothSides
 from regbayes.inference.svi import factors
+from regbayes.inference.svi.sequence import climb
 from regbayes.inference.svi.sequence import kernel as sequence
 from regbayes.inference.svi.sequence import rows as hierarchy
 from regbayes.models import DIH, IHMM, HierarchicalDirichletProcess, PrincipalDirections
@@ -162,6 +163,32 @@ def test_bound_of_the_hierarchy_against_draws_from_q(prior, stickiness, stream) 
         assert bound >= surrogate.mean() - error - 1.0
     else:
         assert bound >= surrogate.mean() - error
+
+
+@pytest.mark.parametrize("stickiness", [0.0, 0.5])
+@pytest.mark.parametrize("prior", [FIXED, LEARNED], ids=["fixed", "learned"])
+def test_what_is_climbed_is_the_bound_with_the_best_rows(prior, stickiness, stream) -> None:
+    """Up to a constant, and with its slopes by (a, b) of the sticks and the rate of q(alpha)."""
+    prior, T = prior.replace(stickiness=stickiness), 5
+    counts = 8 * torch.rand((T + 1, T), generator=stream, dtype=torch.float64)
+    start = hierarchy.Hierarchy(**hierarchy.start_rows(counts, prior))
+    given = climb.Given(counts.numpy(), float(start.concentration[0]), prior)
+    gaps = []
+    for _ in range(3):
+        moved = 0.2 + 3 * torch.rand(2 * T - 1, generator=stream, dtype=torch.float64)
+        if prior.concentration_prior is None:
+            moved[-1] = start.concentration[1]
+        free = moved.requires_grad_()
+        concentration = torch.cat([start.concentration[:1], free[-1:]])
+        state = replace(start, sticks=free[:-1].view(2, -1), concentration=concentration)
+        expected = hierarchy.hierarchy_bound(hierarchy.followed(state, prior), prior)
+        (slopes,) = torch.autograd.grad(expected, free)
+        bound, found = climb.bound_and_slopes(free.detach().numpy(), given)
+        gaps.append(float(expected.detach()) - bound)
+        learned = slice(None) if prior.concentration_prior else slice(-1)  # a fixed alpha has no slope
+        torch.testing.assert_close(torch.from_numpy(found)[learned], slopes[learned], rtol=1e-6, atol=1e-6)
+        assert prior.concentration_prior or found[-1] == 0
+    assert max(gaps) - min(gaps) < 1e-9
 
 
 @pytest.mark.one_in(3)

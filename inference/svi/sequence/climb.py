@@ -1,0 +1,119 @@
+"""The bound of the hierarchy climbed in its free numbers: the sticks and the rate of q(alpha); on the host, in numpy.
+
+Given these, the rows and q(gamma) are at their optimum, where the bound has no slope in them: only what the free
+numbers enter directly counts. The sticks (a, b) enter by E v and E[1 - v], of which E[beta] is a product, and by
+E log v and E log(1 - v), of which the lower bound of E log b_jk is a sum.
+Derivation: docs/derivations/sequences.md, Variational inference.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import digamma, expit, gammaln, polygamma
+from torch import Tensor
+
+from ....models.priors import HierarchicalDirichletProcess
+
+Array = NDArray[np.float64]
+
+
+class Given(NamedTuple):
+    """What stays the same."""
+
+    counts: Array  # [T + 1, T] expected transitions
+    shape: float  # of q(alpha)
+    prior: HierarchicalDirichletProcess
+
+
+def climbed(sticks: Tensor, rate: Tensor, given: Given) -> tuple[Tensor, Tensor]:
+    """(a, b) [2, T - 1] of the sticks and the rate [1] of q(alpha), all float64 on the host, after at most 30
+    iterations of L-BFGS. (That of scipy starts threads for its small matrices.)"""
+    logs = torch.cat([sticks.flatten(), rate]).log()
+    optimizer = torch.optim.LBFGS([logs], max_iter=_NUM_STEPS, tolerance_change=1e-6, line_search_fn="strong_wolfe")
+
+    def cost() -> Tensor:
+        free = logs.exp()
+        bound, slopes = bound_and_slopes(free.numpy(), given)
+        logs.grad = -free * torch.from_numpy(slopes)
+        return logs.new_tensor(-bound)
+
+    optimizer.step(cost)
+    free = logs.exp()
+    return free[:-1].view_as(sticks), free[-1:]
+
+
+def bound_and_slopes(free: Array, given: Given) -> tuple[float, Array]:
+    """`hierarchy_bound` up to a constant, with the best rows and q(gamma), and its derivatives, at (a, b, rate)
+    [2 T - 1]."""
+    T, rho, (a, b) = given.counts.shape[1], given.prior.stickiness, free[:-1].reshape(2, -1)
+    both, alpha = a + b, given.shape / free[-1]
+    log_v, log_rest = digamma(a) - digamma(both), digamma(b) - digamma(both)
+    beta, log_beta = np.exp(_broken(np.log(a / both), np.log(b / both))), _broken(log_v, log_rest)
+    means = np.vstack([(1 - rho) * beta + rho * np.eye(T), beta])
+    least = given.counts + alpha * means
+    rows = np.maximum(least, TINY)
+    log_rows = digamma(rows) - digamma(rows.sum(1, keepdims=True))
+    own, own_slope = _own(log_beta, rho)
+    top, mean_top = _top(float(log_rest.sum()), T, given.prior)
+    rate, rate_slope = _rate(free[-1], float((means * log_rows).sum()), T, given)
+
+    bound = ((least - rows) * log_rows).sum() + _log_normalizer(rows) + _log_normalizer(np.stack([a, b], 1))
+    bound += T * log_beta.sum() + own.sum() - ((a - 1) * log_v + b * log_rest).sum() + top + rate
+
+    mean_v, mean_rest = _by_sticks(alpha * beta * ((1 - rho) * log_rows[:-1].sum(0) + log_rows[-1]))
+    by_v, by_rest = _by_sticks(T + own_slope)
+    by_v, by_rest = by_v - (a - 1), by_rest - (b - mean_top)
+    shared = (by_v + by_rest) * polygamma(1, both) + (mean_v + mean_rest) / both
+    by_a, by_b = by_v * polygamma(1, a) + mean_v / a - shared, by_rest * polygamma(1, b) + mean_rest / b - shared
+    return float(bound), np.concatenate([by_a, by_b, [rate_slope]])
+
+
+def _own(log_beta: Array, rho: float) -> tuple[Array, Array]:
+    """The lower bound [T] of E log b_kk, less log(1 - rho) of the other rows, and its slopes by log beta [T]."""
+    if not rho:
+        return log_beta, np.ones_like(log_beta)
+    rest = log_beta + np.log1p(-rho)
+    return np.logaddexp(rest, np.log(rho)), expit(rest - np.log(rho))
+
+
+def _top(log_rest: float, num_states: int, prior: HierarchicalDirichletProcess) -> tuple[float, float]:
+    """What the sticks add by the best q(gamma), and E[gamma], which is its slope by the sum of E log(1 - v)."""
+    if prior.top_concentration_prior is None:
+        return prior.top_concentration * log_rest, prior.top_concentration
+    shape, rate = prior.top_concentration_prior
+    shape, rate = shape + num_states - 1, rate - log_rest
+    return -shape * float(np.log(rate)), shape / rate
+
+
+def _rate(rate: float, by_alpha: float, num_states: int, given: Given) -> tuple[float, float]:
+    """What q(alpha) adds itself, and the slope by its rate; none of a fixed alpha."""
+    if given.prior.concentration_prior is None:
+        return 0.0, 0.0
+    shape, prior_rate = given.prior.concentration_prior
+    shape = shape + num_states**2 - 1
+    mean = given.shape / rate
+    return -shape * float(np.log(rate)) - mean * prior_rate, (mean * (prior_rate - by_alpha) - shape) / rate
+
+
+def _broken(log_v: Array, log_rest: Array) -> Array:
+    """log beta [T], or its expectation, from those of v and of 1 - v, each [T - 1]."""
+    return np.append(log_v, 0.0) + np.append(0.0, log_rest.cumsum())
+
+
+def _by_sticks(by_log: Array) -> tuple[Array, Array]:
+    """Slopes by what stands for log v and log(1 - v), each [T - 1], from those by log beta [T]."""
+    after = by_log[::-1].cumsum()[::-1] - by_log
+    return by_log[:-1], after[:-1]
+
+
+def _log_normalizer(shape: Array) -> float:
+    """The sum of log B of Dirichlet parameters [..., K]."""
+    return float(gammaln(shape).sum() - gammaln(shape.sum(-1)).sum())
+
+
+TINY = 1e-100  # least Dirichlet parameter: its trigamma is still finite
+_NUM_STEPS = 30
