@@ -282,6 +282,7 @@ def fit_source(group, rank, backend, case):
     return posterior.samples, posterior.trace.values
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("case", ["DPM", "InfiniteSVM", "InfiniteSVM, regression", "DDPM of two directions"])
 def test_ranks_have_a_source_of_rows_each(two_ranks, case) -> None:
     """Steps that see a block of each rank are those of one process that sees both; ranks may have other numbers of

@@ -133,6 +133,7 @@ def code_of(values: Tensor) -> tuple[int, ...]:
     return tuple(values.int().flatten().tolist())
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", LABELS | FEATURES)
 def test_what_is_drawn_given_the_sites_has_the_conditional_law_of_the_program(name: str) -> None:
     model, data, latents = sites_at_random(name)

@@ -306,7 +306,7 @@ def test_dp_means_is_the_naive_one(generator) -> None:
     assert len(centers) > 2
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("likelihood", "loss", "precision", "options"),
