@@ -32,9 +32,8 @@ from typing import Any
 import numpy as np
 import torch
 from clustering import sequences
-from defaults_classifiers import STRENGTHS, tuned
+from defaults_classifiers import MADE, STRENGTHS, tuned
 from defaults_classifiers import rows_of as labelled_rows
-from sklearn.datasets import make_blobs, make_classification, make_moons
 from sklearn.decomposition import PCA
 from sklearn.metrics import adjusted_rand_score, log_loss, normalized_mutual_info_score
 from sklearn.model_selection import StratifiedKFold
@@ -51,6 +50,7 @@ from regbayes.models import DDPM, DPM, IHMM, DiagonalGaussian, FullGaussian, Hin
 Contestants = dict[str, Callable[[], Any]]
 
 SETS = ("iris", "wine", "breast_cancer", "parkinsons", "wireless", "digits", "letter", "mnist", "mixture", "grid")
+_MADE = list(MADE)[:4]
 # degrees of freedom beyond D: at least, and a column; the expected variance within, in shares of that of the data
 PRIORS = {
     "D + 2, 0.5": (2, 0.0, 0.5),
@@ -60,23 +60,14 @@ PRIORS = {
     "D + 15, 0.5": (15, 0.0, 0.5),
 }
 TABLES = ("iris", "wine", "breast_cancer", "digits", "parkinsons", "wireless", "letter", "skin", "bee_dance")
-MADE: dict[str, Callable[[], Any]] = {
-    "moons": lambda: make_moons(500, noise=0.25, random_state=0),
-    "blobs": lambda: make_blobs(600, n_features=6, centers=12, cluster_std=2.5, random_state=1),
-    "made, 3 classes": lambda: make_classification(600, 20, n_informative=8, n_classes=3, random_state=0),
-    "made, 2 noisy classes": lambda: make_classification(500, 40, n_informative=5, flip_y=0.1, random_state=1),
-}
 
 
 # -- rows with targets -------------------------------------------------------------------------------------------------
 
 
-def rows_with_classes(name: str, most: int = 600) -> tuple[Any, np.ndarray]:
-    """A set by its name; of the twelve blobs every fourth is of one class."""
-    if name not in MADE:
-        return labelled_rows(name, most)
-    X, y = MADE[name]()
-    return X, y % 4
+def rows_with_classes(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Rows [N, D] of a set, 600 at most, and their classes."""
+    return labelled_rows(name, 600)
 
 
 def beside(
@@ -116,7 +107,7 @@ def show_cells(name: str, cells: Any) -> None:
 
 def classifiers(*names: str) -> None:
     contestants = {"LinearSVC()": LinearSVC, "Classifier()": Classifier, "ClassifierCV()": ClassifierCV}
-    found = beside(names or (*TABLES, *MADE), contestants)
+    found = beside(names or (*TABLES, *_MADE), contestants)
     plain, ours, searched = found.transpose(1, 0, 2)
     print(f"Classifier() above LinearSVC() by {100 * (ours - plain)[:, 0].mean():.2f} points on average (must: over 0)")
     print(f"its mean log loss / that of ClassifierCV() {ours[:, 1].mean() / searched[:, 1].mean():.2f} (must: 1.2)")

@@ -1,6 +1,6 @@
-"""`ClassifierCV` as it is beside rivals tuned alike: ten sets, held-out accuracy in percent and log loss.
+"""`ClassifierCV` as it is beside rivals tuned alike, on ten sets or made ones: held-out accuracy in percent, log loss.
 
-    REGBAYES_DATA=... OMP_NUM_THREADS=1 python benchmarks/defaults_classifiers.py [--sets NAME ...] [--seed 0]
+    REGBAYES_DATA=... OMP_NUM_THREADS=1 python benchmarks/defaults_classifiers.py [--sets NAME ... | made] [--seed 0]
         [--repeats 3] [--folds 5] [--rows 1000]
 
 Repeated stratified folds of at most so many rows of a set; every contestant standardizes and chooses by three inner
@@ -26,6 +26,14 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.cluster import KMeans
+from sklearn.datasets import (
+    make_blobs,
+    make_circles,
+    make_classification,
+    make_gaussian_quantiles,
+    make_hastie_10_2,
+    make_moons,
+)
 from sklearn.decomposition import PCA
 from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, RepeatedStratifiedKFold, StratifiedKFold
@@ -33,11 +41,21 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
 
-from regbayes.datasets import load
+from regbayes.datasets import load, make_setting_two
 from regbayes.estimators import ClassifierCV
 from regbayes.models import InfiniteSVM, RandomFourier, SquaredHinge
 
 SETS = ("iris", "wine", "breast_cancer", "parkinsons", "wireless", "skin", "bee_dance", "digits", "mnist", "letter")
+MADE: dict[str, Callable[[], Any]] = {  # every fourth of the twelve blobs is of one class
+    "moons": lambda: make_moons(500, noise=0.25, random_state=0),
+    "blobs": lambda: make_blobs(600, n_features=6, centers=12, cluster_std=2.5, random_state=1),
+    "made, 3 classes": lambda: make_classification(600, 20, n_informative=8, n_classes=3, random_state=0),
+    "made, 2 noisy classes": lambda: make_classification(500, 40, n_informative=5, flip_y=0.1, random_state=1),
+    "circles": lambda: make_circles(500, noise=0.15, factor=0.5, random_state=0),
+    "quantiles": lambda: make_gaussian_quantiles(n_samples=600, n_features=5, n_classes=3, random_state=0),
+    "sphere": lambda: make_hastie_10_2(1000, random_state=0),
+    "cubes": lambda: (lambda data: (data.X.numpy(), data.y.numpy()))(make_setting_two(1000, seed=0)),
+}
 WIDE, KEPT_COLUMNS, FEWEST = 100, 30, 15
 STRENGTHS = np.logspace(-3, 2, 11)
 OURS, FOURIER = "ours", "ours, Fourier"
@@ -84,6 +102,9 @@ def contestants(seed: int) -> dict[str, Callable[[], Any]]:
 
 def rows_of(name: str, most: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows [N, D] of a set and their classes, of which each has some."""
+    if name in MADE:
+        X, y = MADE[name]()
+        return X, y % 4 if name == "blobs" else y
     data = load(name)
     X, y = (data.X.toarray() if hasattr(data.X, "toarray") else np.asarray(data.X, dtype=float)), np.asarray(data.y)
     chosen = np.random.default_rng(0).permutation(len(X))[:most]
@@ -144,4 +165,10 @@ if __name__ == "__main__":
     for name, value in {"seed": 0, "repeats": 3, "folds": 5, "rows": 1000}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     options = parser.parse_args()
-    main(options.sets, options.repeats, options.folds, options.rows, options.seed)
+    main(
+        list(MADE) if options.sets == ["made"] else options.sets,
+        options.repeats,
+        options.folds,
+        options.rows,
+        options.seed,
+    )

@@ -46,7 +46,8 @@ PARTS = {
     ),
     "real-data": Part("Parkinson's disease and protein folds", ("real_data.py",)),
     "classifiers": Part(
-        "Classifiers that choose for themselves", ("defaults.py classifiers", "defaults_classifiers.py")
+        "Classifiers that choose for themselves",
+        ("defaults.py classifiers", "defaults_classifiers.py", "defaults_classifiers.py --sets made"),
     ),
     "kernels": Part("Kernel machines", ("kernels.py machines", "kernels.py few", "kernels.py error")),
     "chain": Part("Two chains of Gaussians", ("clustering.py chain",)),
