@@ -157,7 +157,7 @@ NO_STATE, OTHER_KIND = "The file has no state of this fit", "The file has a stat
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        (("state", "weights"), lambda w: w[:0, :0, :0], "'log_mixture' of shape"),
+        (("state", "weights"), lambda w: w[:0, :0, :0], "assignments has labels from 0 to 1; expected 0 to -1"),
         (("state", "weights"), lambda w: w.repeat(1, 2, 1), NO_STATE),
         (("state", "weights"), lambda w: w.repeat(1, 1, 2), OTHER_KIND),
         (("state", "weights"), lambda w: w.tolist(), "for 'weights' in its state"),
