@@ -731,7 +731,9 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "        if not _Shared.running:\n            _Shared": "        if True:\n            _Shared",
         "        torch.set_num_threads(1)": "        pass",
     },
-    ("inference/posterior/label_calibration.py", "models/test_bnmc.py -k calibrat"): {
+    ("inference/posterior/label_calibration.py", "models/test_bnmc.py -k 'calibrat or against_itself'"): {
+        "slopes = heard * slopes": "slopes = slopes.clone()",
+        "heard.view(-1, 1, 1) * views": "views",
         "classifiers]).double() + offset.double()": "classifiers]).double()",
         "base = -offset.double()": "base = 0 * offset.double()",
     },

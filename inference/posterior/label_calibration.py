@@ -66,7 +66,8 @@ def fit_calibration(mixture: Tensor, classifiers: Tensor, signs: Tensor, offset:
 
     With o the offset,  d_c = (a + b - 1) o_c + r_c:  views say how far the odds are from what they are of all rows, so
     that a view with less of a say leaves a rare label as rare. a and b are drawn to 1, and r [C] to 0, as by one
-    observation of unit precision each.
+    observation of unit precision each. Neither a nor b is negative: a view that speaks against itself on these rows, as
+    that of a mixture of one component may, has no say.
 
     Parameters
     ----------
@@ -76,7 +77,17 @@ def fit_calibration(mixture: Tensor, classifiers: Tensor, signs: Tensor, offset:
     """
     known, y = (~signs.isnan()).double(), (signs == 1).double()
     views = torch.stack([mixture, classifiers]).double() + offset.double()
-    base = -offset.double()
+    slopes, shift = _fitted(views, y, known, -offset.double())
+    for _ in range(2):  # the convex cost is least where a slope below 0 is 0
+        heard = (slopes > 0).double()
+        slopes, shift = _fitted(heard.view(-1, 1, 1) * views, y, known, -offset.double())
+        slopes = heard * slopes
+    return torch.cat([slopes, shift + (slopes.sum() - 1) * offset]).to(mixture)
+
+
+def _fitted(views: Tensor, y: Tensor, known: Tensor, base: Tensor) -> tuple[Tensor, Tensor]:
+    """Slopes [2] of views [2, N, C] and shifts [C] from log odds `base` [C], by Newton steps; y and known [N, C] are 0
+    or 1."""
     slopes, shift = views.new_ones(2), torch.zeros_like(base)
 
     def cost(slopes: Tensor, shift: Tensor) -> Tensor:
@@ -99,7 +110,7 @@ def fit_calibration(mixture: Tensor, classifiers: Tensor, signs: Tensor, offset:
         while cost(slopes - size * step, shift - size * rest) > before and size > _LEAST_STEP:
             size /= 2
         slopes, shift = slopes - size * step, shift - size * rest
-    return torch.cat([slopes, shift + (slopes.sum() - 1) * offset]).to(mixture)
+    return slopes, shift
 
 
 _NEWTON_STEPS = 15

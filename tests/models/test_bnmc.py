@@ -244,6 +244,21 @@ def test_calibration_is_the_optimum() -> None:
     assert (found[:2] - found.new_tensor([0.7, 1.5])).abs().max() < 0.4
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_view_that_speaks_against_itself_has_no_say(place: int) -> None:
+    """The other is as it would be alone, at the optimum of what is left."""
+    generator = torch.Generator().manual_seed(3)
+    views = torch.randn((2, 200, 3), generator=generator, dtype=torch.float64)
+    truth = 1.5 * views[1 - place] - views[place] - 0.5
+    signs = torch.where(torch.rand(truth.shape, generator=generator) < truth.sigmoid(), 1.0, -1.0).double()
+    found = fit_calibration(*views, signs, views.new_zeros(3))
+    assert found[place] == 0 < found[1 - place]
+    views[place] = 0
+    alone = fit_calibration(*views, signs, views.new_zeros(3))
+    torch.testing.assert_close(found[1 - place], alone[1 - place])
+    torch.testing.assert_close(found[2:], alone[2:])
+
+
 def test_views_that_tell_nothing_leave_rare_labels_rare() -> None:
     generator = torch.Generator().manual_seed(5)
     rates = torch.tensor([0.5, 0.05, 0.004], dtype=torch.float64)
