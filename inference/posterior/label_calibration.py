@@ -78,9 +78,10 @@ def fit_calibration(mixture: Tensor, classifiers: Tensor, signs: Tensor, offset:
     known, y = (~signs.isnan()).double(), (signs == 1).double()
     views = torch.stack([mixture, classifiers]).double() + offset.double()
     base = -offset.double()
+    heard = views.new_ones(2)
     slopes, shift = _fitted(views, y, known, base)
-    for _ in range(2):  # the convex cost is least where a slope below 0 is 0
-        heard = (slopes > 0).double()
+    while (slopes < 0).any():  # the lower one first, since the other may then be above 0
+        heard[slopes.argmin()] = 0.0
         slopes, shift = _fitted(heard.view(-1, 1, 1) * views, y, known, base)
         slopes = heard * slopes
     return torch.cat([slopes, shift + (slopes.sum() - 1) * offset]).to(mixture)

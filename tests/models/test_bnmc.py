@@ -259,6 +259,16 @@ def test_a_view_that_speaks_against_itself_has_no_say(place: int) -> None:
     torch.testing.assert_close(found[2:], alone[2:])
 
 
+def test_without_views_that_say_anything_labels_are_as_frequent_as_they_are() -> None:
+    generator = torch.Generator().manual_seed(3)
+    views = torch.randn((2, 200, 3), generator=generator, dtype=torch.float64)
+    signs = torch.where(torch.rand((200, 3), generator=generator) < (-views.sum(0)).sigmoid(), 1.0, -1.0).double()
+    found = fit_calibration(*views, signs, views.new_zeros(3))
+    assert not found[:2].any()
+    residual = 200 * found[2:].sigmoid() - (signs == 1).sum(0) + found[2:]  # one observation draws it to 0
+    assert residual.abs().max() < 1e-6
+
+
 def test_views_that_tell_nothing_leave_rare_labels_rare() -> None:
     generator = torch.Generator().manual_seed(5)
     rates = torch.tensor([0.5, 0.05, 0.004], dtype=torch.float64)
