@@ -276,7 +276,7 @@ def _question(problem: str, name: str, method: str, argument: str) -> Place:
         "mixture": 0.5,
         "temperature": 1.0,
     }
-    good |= {"chains": [0], "path": None, "loss": None, "slope": 2.0, "folds": []}
+    good |= {"chains": [0], "path": None, "loss": None, "slope": 2.0, "folds": [], "others": [], "shares": [1.0]}
 
     def ask(**given: Any) -> Any:
         function = getattr(fitted(problem, name), method)

@@ -75,7 +75,7 @@ class Diagnosis:
 def diagnose(posterior: Any) -> Diagnosis:
     """Whether the chains of a posterior agree; see `Diagnosis`."""
     num_draws, num_chains = min(posterior.num_draws), len(posterior.num_draws)
-    if sum(posterior.num_draws) == 1:
+    if sum(posterior.num_draws) == 1 or "share" in posterior.samples:  # of optima that are averaged
         return Diagnosis("one draw", _of_one_draw(posterior.trace), {}, {}, {}, [[0]])
     if num_draws < FEWEST_DRAWS:
         advice = f"a chain has {num_draws} draws, and it takes {FEWEST_DRAWS} to compare chains. Raise num_samples."

@@ -53,6 +53,7 @@ class PartitionDraw(ComponentDraw, total=False):
     unseen_weights: Annotated[Tensor, "A P C"]  # of components without points, where components repel
     temperature: Scalar  # of `tempered` centres
     slope: Scalar  # of `with_slope`
+    share: Scalar  # of `averaged_with`
     duality_gap: Scalar  # of SVI(rule="averaging")
 
 

@@ -7,7 +7,7 @@ like. The weight of component k for a row is W_k = w_k p(x | component k); a com
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import torch
@@ -17,7 +17,7 @@ from torch.nn.functional import one_hot, pad
 from ...models.arrays import like
 from ...models.base import Model
 from ...models.data import Data
-from ...models.domains import POSITIVE, Number, read
+from ...models.domains import POSITIVE, Number, read, shown
 from ...models.scores import scores as scores_of
 from ..hilbert_embedding.mmd import MMD, goodness_of_fit
 from ..structures import Draw, Structure, register_structure
@@ -34,7 +34,7 @@ from .components import (
 from .draws import PartitionDraw
 from .new_data import NewData, by_draw, in_place, mixture_rows
 from .scores import ScoreMixture, ScorePrediction, chunks
-from .stacking import stacks
+from .stacking import stack_draws, stacks
 
 
 class PartitionPosterior(ScorePrediction, Clustering, Posterior):
@@ -203,6 +203,53 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         samples = self.samples | {"slope": slopes}
         return self.replace(samples=samples)
 
+    def averaged_with(self, others: Sequence[Self], shares: Sequence[float]) -> Self:
+        """One posterior of the draws of several fits to the same rows, whose decisions are averaged: stacking (Wolpert
+        1992; Breiman 1996).
+
+            f(x) = sum_s share_s f_s(x)
+
+        Shares do not depend on the row, as those of draws of one fit do. Components of rows are those of this fit,
+        whose draw is the representative one; `similarity()` and `consensus()` take all fits alike.
+
+        Parameters
+        ----------
+        others : posteriors of one draw each, as this one, of the same model but for its strength and weight scale
+        shares : of this posterior and of the others, at least 0 and 1 in all
+
+        Raises
+        ------
+        ValueError    on other shares, where a posterior has several draws, and on fits to other rows.
+        """
+        every, found = _posteriors(self, others), _shares(shares)
+        if len(found) != len(every) or abs(sum(found) - 1) > _ROUNDING:
+            raise ValueError(
+                f"shares is {shown(shares)}; expected numbers of at least 0 that add up to 1, {len(every)} in all."
+            )
+        if any(sum(one.num_draws) != 1 for one in every):
+            raise ValueError("others, or this posterior, has several draws; averaged_with takes fits of one draw each.")
+        if len({(type(one.model), one.samples["assignments"].shape) for one in every}) > 1:
+            raise ValueError("others has posteriors of another model, or of other rows than this one.")
+        names = set.intersection(*(set(one.samples) for one in every))
+        draws = [{name: value for name, value in one.draw(0).items() if name in names} for one in every]
+        share = self.samples["log_mixture"].new_tensor(found)
+        return self.replace(samples=stack_draws(draws, PartitionDraw) | {"share": share}, num_draws=[len(every)])
+
+    def _best_draw(self, loss: str) -> int:
+        return 0 if "share" in self.samples else super()._best_draw(loss)
+
+    def _decision(self, X: Any) -> Tensor:
+        if "share" not in self.samples:
+            return super()._decision(X)
+        each = torch.stack([one._decision(X) for one in self._averaged_posteriors()])
+        return torch.einsum("s,s...->...", self.samples["share"], each)
+
+    def _averaged_posteriors(self) -> Iterator[Self]:
+        samples = {name: value for name, value in self.samples.items() if name != "share"}
+        for draw in range(len(self.samples["share"])):
+            own = {name: value[draw : draw + 1] for name, value in samples.items()}
+            yield self.replace(samples=own, num_draws=[1])
+
     def over_rows(self, place: Tensor, left_out: Tensor | None = None) -> Self:
         """The same posterior with other rows for its training points.
 
@@ -296,7 +343,24 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         return torch.full_like(log_weights, -torch.inf).scatter_(1, closest, 0.0)
 
 
-_TEMPERATURE = Number(least=0.0)
+def _posteriors(first: PartitionPosterior, others: Any) -> list[Any]:
+    """All posteriors; ValueError unless the others are such."""
+    found = [first, *others] if isinstance(others, list | tuple) else [None]
+    if not all(isinstance(one, PartitionPosterior) for one in found):
+        raise ValueError(f"others is {shown(others)}; expected a list of posteriors as this one is.")
+    return found
+
+
+def _shares(given: Any) -> list[float]:
+    """Numbers of at least 0; empty where they are none."""
+    try:
+        return [_SHARE.read(share) for share in given] if isinstance(given, list | tuple) else []
+    except (TypeError, ValueError):
+        return []
+
+
+_TEMPERATURE = _SHARE = Number(least=0.0)
+_ROUNDING = 1e-6  # of shares
 
 
 def _state_size(model: Model, data: Data, number: int) -> int:

@@ -74,13 +74,14 @@ class ScorePrediction:
         A hinge is no likelihood: there they are the loss's pseudo-likelihood at the posterior mean score, normalized
         over the classes. They rank classes, and nothing makes them frequencies (`Classifier` fits a slope by folds).
 
-        Of a posterior `with_slope`, as `regbayes fit` saves it after a search, they are softmax(slope scores).
+        Of a posterior `with_slope`, as `regbayes fit` saves it after a search, they are softmax(slope scores); so are
+        those of one `averaged_with` others, of slope 1 where it has none.
         """
         rows, coding = self.checked(X), self.model.coding
         if coding is None or not coding.has_classes:
             use = self.instead if coding is None else "predict(X)"
             raise ValueError(f"{type(self.model).__name__} was fitted without classes; use {use}.")
-        if "slope" in self.samples:
+        if self.samples.keys() & {"slope", "share"}:
             return like(self._sloped(self._decision(rows)), X)
         mean = self._mean(rows)
         return like(mean if self.averages_probabilities else coding.probabilities(mean, self.model.loss), X)
@@ -180,7 +181,9 @@ class ScorePrediction:
                 within = within + mixture.variance
             means.append(mean)
             squares.append(torch.einsum("nk,nkc->nc", share, within))
-        weights, mean = torch.stack(log_evidence).softmax(0), torch.stack(means)
+        mean, weights = torch.stack(means), torch.stack(log_evidence).softmax(0)
+        if "share" in self.samples:
+            weights = self.samples["share"].unsqueeze(1).expand_as(weights)
         whole = torch.einsum("sn,snc->nc", weights, mean)
         between = (mean - whole).square()
         return torch.einsum("sn,snc->nc", weights, between + torch.stack(squares)).sqrt()
@@ -198,7 +201,7 @@ class ScorePrediction:
     def _sloped(self, decisions: Tensor) -> Tensor:
         """Probabilities [N, L] of decisions [N, L], or of two classes [N], under the slope."""
         scores = decisions if decisions.ndim == 2 else torch.stack([torch.zeros_like(decisions), decisions], 1)
-        return (self.samples["slope"][0] * scores).softmax(1)
+        return (self.samples["slope"][0] * scores if "slope" in self.samples else scores).softmax(1)
 
 
 def chunks(X: Any) -> Iterator[Any]:
