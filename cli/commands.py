@@ -170,6 +170,7 @@ def _facts(posterior: Any) -> dict[str, Any]:
         "draws": sum(posterior.num_draws),
         posterior.trace.name.replace(" ", "_"): float(posterior.trace.final[-1]),
         **({"slope": float(posterior.samples["slope"][0])} if "slope" in posterior.samples else {}),
+        **({"shares": posterior.samples["share"].tolist()} if "share" in posterior.samples else {}),
         **{name: value for name, value in posterior.metadata.items() if value is not None},
         kind: described,
     }

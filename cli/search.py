@@ -103,6 +103,9 @@ def _said(estimator: Any, num_rows: int, real: bool) -> str:
         f"temperature {temperature:g}",
         *([] if real else [f"probabilities of slope {estimator.slope_:.3g}"]),
     ]
+    if len(estimator.shares_) > 1:
+        shares = ", ".join(f"{number} ({share:.0%})" for number, share in estimator.shares_.items())
+        facts.append(f"decisions averaged over fits of {shares} components")
     score = f"{'R2' if real else 'accuracy'} {estimator.best_score_:.3f}"
     return f"chosen by 3 folds {_of(num_rows)} ({score}): {', '.join(facts)}"
 

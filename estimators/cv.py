@@ -12,7 +12,7 @@ from ..inference import SVI, Backend, SmallVariance, TopicPosterior
 from ..models import InfiniteSVM, MedLDA, Model, SquaredHinge, TopicData
 from .partition import Classifier, Regressor
 from .search import PathSearch
-from .slopes import likeliest_slope, log_probabilities, logits
+from .slopes import least_squares_shares, likeliest_shares, likeliest_slope, log_probabilities, logits
 
 
 class ClassifierCV(PathSearch, Classifier):
@@ -20,9 +20,12 @@ class ClassifierCV(PathSearch, Classifier):
     accuracy, and with probabilities whose slope comes from the same folds.
 
         p(class l | x) = softmax_l(slope_ f_l(x)),    of two classes 1 / (1 + exp(-slope_ f(x)))
+        f(x) = sum_k shares_[k] f_k(x)
 
-    where f is the decision function and slope_ maximizes the likelihood of the labels of the rows held out (Platt 1999,
-    without an intercept, so that probabilities and predictions agree). The folds of a number `cv` are stratified.
+    where f_k is the decision function of the best setting with k components, of those that `SmallVariance` finds in a
+    mixture (stacking: Wolpert 1992; Breiman 1996). shares_ and slope_ maximize the likelihood of the labels of the rows
+    held out, shares_ of at least 0 (Platt 1999 without an intercept, so that probabilities and predictions agree). The
+    folds of a number `cv` are stratified.
 
     Parameters
     ----------
@@ -47,17 +50,20 @@ class ClassifierCV(PathSearch, Classifier):
 
     Attributes
     ----------
-    length_scale_, num_components_, strength_, weight_scale_, temperature_ : the chosen setting; None or 0 where there
-        was no choice. Of settings with the same accuracy it is the one of the least log loss. A further number of
-        components is taken only if it is better by more than chance: its gains in accuracy and in log likelihood on
-        the best before, each in its standard errors, add up to more than 1, and its gain in log likelihood on the
-        first number is more than one standard error. `best_params_` has all of them
+    length_scale_, num_components_, strength_, weight_scale_, temperature_ : the best setting alone, whose components
+        `posterior_` has; None or 0 where there was no choice. Of settings with the same accuracy it is the one of the
+        least log loss. A further number of components is taken only if it is better by more than chance: its gains in
+        accuracy and in log likelihood on the best before, each in its standard errors, add up to more than 1, and its
+        gain in log likelihood on the first number is more than one standard error. `best_params_` has all of them
+    shares_ : how much the best setting with each number of components counts, by this number, that of the best setting
+        first; those without a share are left out
     scores_ : accuracies [F, G, K, S, W, T] by fold, length scale, number of components, strength, weight scale and
         temperature
-    best_score_ : their mean at the best setting
-    refit_time_ : seconds of the fit to all rows
+    best_score_ : their mean at the best setting alone
+    refit_time_ : seconds of the fits to all rows
     slope_ : of the probabilities
-    posterior_, classes_, n_components_, n_features_in_ : as in `Classifier`
+    posterior_ : has a draw for each of shares_ (`PartitionPosterior.averaged_with`)
+    classes_, n_components_, n_features_in_ : as in `Classifier`
 
     Examples
     --------
@@ -103,6 +109,9 @@ class ClassifierCV(PathSearch, Classifier):
         told = log_probabilities(likeliest_slope(decisions, y, weights), decisions)
         found: NDArray[np.float64] = -told[np.arange(len(y)), y]
         return found
+
+    def shares(self, decisions: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        return likeliest_shares(decisions, y, weights)
 
     def calibrate(self, decisions: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64]) -> None:
         self.slope_ = likeliest_slope(decisions, y, weights)
@@ -171,6 +180,9 @@ class RegressorCV(PathSearch, Regressor):
     """`Regressor` with the strength of its loss, the scale of its weights and the number of its components chosen by
     the squared error of rows held out. The folds of a number `cv` are stratified by y.
 
+    As in `ClassifierCV` the best settings with several numbers of components decide together, with the shares of the
+    least squared error of rows held out.
+
     Parameters
     ----------
     model : as in `Regressor`; a loss without a strength keeps it
@@ -180,7 +192,7 @@ class RegressorCV(PathSearch, Regressor):
 
     Attributes
     ----------
-    length_scale_, num_components_, strength_, weight_scale_, temperature_, best_params_, best_score_ : as in
+    length_scale_, num_components_, strength_, weight_scale_, temperature_, best_params_, best_score_, shares_ : as in
         `ClassifierCV`
     scores_ : 1 - mean squared error / variance of y [F, G, K, S, W, T], as in `ClassifierCV`
     noise_scale_ : root of the mean squared error in the rows held out, in the units of y
@@ -215,6 +227,9 @@ class RegressorCV(PathSearch, Regressor):
     def score_rows(self, decisions: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
         found: NDArray[np.float64] = 1 - (y - decisions.astype(np.float64)) ** 2  # y has variance 1
         return found
+
+    def shares(self, decisions: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        return least_squares_shares(decisions, y, weights)
 
     def calibrate(self, decisions: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64]) -> None:
         errors = 1 - self.score_rows(decisions, y)

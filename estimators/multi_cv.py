@@ -85,11 +85,11 @@ class MultiLabelClassifierCV(Search, MultiLabelClassifier):
         """
         rows = self.fit_data(X)
         targets, parts = self.read_labels(rows, y, None), self.parts_for(rows)
-        best = self.search(parts, Rows(rows, targets, np.ones(rows.shape[0])), groups)
+        found = self.search(parts, Rows(rows, targets, np.ones(rows.shape[0])), groups)
         started = time.perf_counter()
-        model, inference = varied(parts, best.setting)
-        held_out = _held_out(best.decisions, best.y)
-        self.fit_and_calibrate((at(model, *best.steps[-1]), inference), rows, targets, [held_out])
+        model, inference = varied(parts, found.best.setting)
+        held_out = _held_out(found.decisions, found.y)
+        self.fit_and_calibrate((at(model, *found.best.steps[-1]), inference), rows, targets, [held_out])
         self.refit_time_ = time.perf_counter() - started
         return self
 

@@ -47,6 +47,7 @@ from .rows import deal, deal_groups, sort_rows
 from .streams import require_array
 
 _Axes = dict[str, tuple[Any, ...]]  # of the parts of a setting, in their order; (None,): there is no such argument
+_Place = tuple[int, ...]  # of a setting among the values of its axes
 
 
 class _HeldOut(NamedTuple):
@@ -58,15 +59,26 @@ class _HeldOut(NamedTuple):
     scores: NDArray[np.float64]  # [F, *axes]
 
 
-class _Best(NamedTuple):
-    """The best setting, the components that its path starts from, and what folds say of it."""
+class _Member(NamedTuple):
+    """A setting, and what its fit to all rows takes."""
 
     setting: dict[str, Any]
     steps: list[Step]  # up to it
-    start: NDArray[np.int64] | None  # [N]
+    start: NDArray[np.int64] | None  # [N] components
+    share: float
+
+
+class _Found(NamedTuple):
+    """The best setting and those whose decisions are averaged with it, and what folds say of their mean."""
+
+    members: list[_Member]  # the best first
     decisions: NDArray[Any]  # [M] or [M, L]
     y: NDArray[Any]  # [M]
     weights: NDArray[np.float64]  # [M]
+
+    @property
+    def best(self) -> _Member:
+        return self.members[0]
 
 
 class Search(PosteriorEstimator):
@@ -85,8 +97,9 @@ class Search(PosteriorEstimator):
     scales: ClassVar[tuple[float, ...]]  # of weights, by default
     __metadata_request__fit: ClassVar[dict[str, bool]] = {"groups": True}  # as scikit-learn's splitters ask for them
 
-    def search(self, parts: tuple[Any, Backend], rows: Rows, groups: ArrayLike | None) -> _Best:
-        """The best setting for rows with weights of at least 0; leaves what the search found."""
+    def search(self, parts: tuple[Any, Backend], rows: Rows, groups: ArrayLike | None) -> _Found:
+        """The best setting for rows with weights of at least 0, beside others where their mean is better; leaves what
+        the search found."""
         (model, inference), kept = parts, np.flatnonzero(rows.weights > 0)
         named = None if groups is None else _read_groups(groups, rows.X)
         axes, search = self._axes(model, inference, rows), (model, searching(inference))
@@ -96,16 +109,20 @@ class Search(PosteriorEstimator):
                 warnings.simplefilter("ignore", told)
             starts = components(search, axes.get("num_components", (None,)), rows)
             found = self._hold_out(search, rows, splits, axes, starts)
-        place = self._best(found)
-        setting = {name: values[index] for (name, values), index in zip(axes.items(), place, strict=True)}
-        self.scores_, self.best_params_ = found.scores, setting
-        self.best_score_ = float(found.scores.mean(0)[place].round(_DIGITS))
-        for name, value in setting.items():
+        best = self._best(found)
+        places = self._together(found, best) if starts else [best]
+        decisions = np.stack([found.decisions[place] for place in places])
+        shares = self.shares(decisions, found.y, found.weights).round(_DIGITS)
+        members = [
+            self._member(axes, starts, place, share)
+            for place, share in zip(places, shares.tolist(), strict=True)
+            if share or place == best
+        ]
+        self.scores_, self.best_params_ = found.scores, members[0].setting
+        self.best_score_ = float(found.scores.mean(0)[best].round(_DIGITS))
+        for name, value in self.best_params_.items():
             setattr(self, f"{name}_", value)
-        steps = _steps(axes)
-        steps = steps[: steps.index((setting["strength"], setting["weight_scale"])) + 1]
-        start = starts.get(setting.get("num_components"))
-        return _Best(setting, steps, start, found.decisions[place], found.y, found.weights)
+        return _Found(members, np.tensordot(shares, decisions, 1), found.y, found.weights)
 
     def score_rows(self, decisions: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
         """How good decisions [n] or [n, L] are for targets y [n]; the score of a fold is the mean."""
@@ -114,6 +131,11 @@ class Search(PosteriorEstimator):
     def settled(self, decisions: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
         """Decisions [M] or [M, L] of all folds with what these choose together."""
         return decisions
+
+    def shares(self, decisions: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        """By how much each of several decisions [J, M] or [J, M, L] counts in their mean [J]; by default the first."""
+        found: NDArray[np.float64] = np.eye(len(decisions))[0]
+        return found
 
     def decide(self, posterior: Any, held: Rows, seen: Any, temperatures: tuple[float, ...]) -> list[NDArray[Any]]:
         """Decisions [n] or [n, L] of a fit to other rows, at each temperature."""
@@ -129,30 +151,52 @@ class Search(PosteriorEstimator):
     def calibrate(self, decisions: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64]) -> None:
         """Take what is wanted of decisions [M] or [M, L] for rows that the fits had not seen, y [M] of them."""
 
-    def _best(self, found: _HeldOut) -> tuple[Any, ...]:
-        """The place of the best setting, of equals that of the least log loss, and then the first; another number of
-        components than the first has to be better by more than chance than those before."""
-        best: tuple[Any, ...] = ()
-        first: tuple[Any, ...] = ()
-        at_size = self.arguments.index(self.size)
-        for number in range(found.scores.shape[1 + at_size]):
-            mean = found.scores.mean(0).take(number, at_size).round(_DIGITS)
-            equals = [(*place[:at_size], number, *place[at_size:]) for place in np.argwhere(mean == mean.max())]
-            losses = [np.average(self._measures(found, place)[-1], weights=found.weights) for place in equals]
-            place = equals[int(np.argmax(np.round(losses, _DIGITS)))]
-            first = first or place
-            best = place if not best or self._is_better(found, place, best, first) else best
+    def _best(self, found: _HeldOut) -> _Place:
+        """The place of the best setting; another number of components than the first has to be better by more than
+        chance than those before."""
+        best = first = self._best_of(found, 0)
+        for number in range(1, found.scores.shape[1 + self.arguments.index(self.size)]):
+            place = self._best_of(found, number)
+            best = place if self._is_better(found, place, best, first) else best
         return best
 
-    def _is_better(
-        self, found: _HeldOut, place: tuple[Any, ...], best: tuple[Any, ...], first: tuple[Any, ...]
-    ) -> bool:
+    def _best_of(self, found: _HeldOut, number: int, like: _Place | None = None) -> _Place:
+        """The place of the best setting with a number of components, of equals that of the least log loss, and then
+        the first; with the loss and the feature map of the setting at another place, if one is given."""
+        at_size, mean = self.arguments.index(self.size), found.scores.mean(0).round(_DIGITS)
+        kept = [self.arguments.index(name) for name in ("length_scales", "strengths") if like]
+        places = [
+            place
+            for place in np.ndindex(mean.shape)
+            if place[at_size] == number and all(place[axis] == (like or place)[axis] for axis in kept)
+        ]
+        highest = max(mean[place] for place in places)
+        equals = [place for place in places if mean[place] == highest]
+        losses = [np.average(self._measures(found, place)[-1], weights=found.weights) for place in equals]
+        return equals[int(np.argmax(np.round(losses, _DIGITS)))]
+
+    def _together(self, found: _HeldOut, best: _Place) -> list[_Place]:
+        """The best place, and those of the best settings with other numbers of components that decide otherwise."""
+        places = [best]
+        for number in range(found.scores.shape[1 + self.arguments.index(self.size)]):
+            place = self._best_of(found, number, like=best)
+            if not any(np.array_equal(found.decisions[place], found.decisions[other]) for other in places):
+                places.append(place)
+        return places
+
+    def _member(self, axes: _Axes, starts: Starts, place: _Place, share: float) -> _Member:
+        setting = {name: values[index] for (name, values), index in zip(axes.items(), place, strict=True)}
+        steps = _steps(axes)
+        steps = steps[: steps.index((setting["strength"], setting["weight_scale"])) + 1]
+        return _Member(setting, steps, starts.get(setting.get("num_components")), share)
+
+    def _is_better(self, found: _HeldOut, place: _Place, best: _Place, first: _Place) -> bool:
         """Whether a setting gains more than 1 on the best before, in score and log likelihood together, and on the
         first in log likelihood: this has not chosen the setting, whose score is the highest of many."""
         together, alone = self._gains(found, place, best).sum(), self._gains(found, place, first)[-1]
         return bool(together > 1 and alone > 1)
 
-    def _gains(self, found: _HeldOut, place: tuple[Any, ...], other: tuple[Any, ...]) -> NDArray[np.float64]:
+    def _gains(self, found: _HeldOut, place: _Place, other: _Place) -> NDArray[np.float64]:
         """What a setting gains on another, row by row, in each measure [J], in standard errors."""
         gains = self._measures(found, place) - self._measures(found, other)
         gain = np.average(gains, axis=1, weights=found.weights)
@@ -161,7 +205,7 @@ class Search(PosteriorEstimator):
         found_gains: NDArray[np.float64] = gain / errors
         return found_gains
 
-    def _measures(self, found: _HeldOut, place: tuple[Any, ...]) -> NDArray[np.float64]:
+    def _measures(self, found: _HeldOut, place: _Place) -> NDArray[np.float64]:
         """Scores and, where there are such, log likelihoods [J, M] of the rows held out."""
         decisions = self.settled(found.decisions[place], found.y)
         scores, losses = self.score_rows(decisions, found.y), self.log_losses(decisions, found.y, found.weights)
@@ -285,18 +329,17 @@ class PathSearch(Search):
         if model.coding.has_classes:
             model = model.replace(classes=torch.arange(int(y.max()) + 1))  # a fold may miss one
         rows = Rows(X, y, np.ones(len(y)) if weights is None else weights)
-        best = self.search((model, inference), rows, groups)
-        self.calibrate(best.decisions, best.y, best.weights)
+        found = self.search((model, inference), rows, groups)
+        self.shares_ = {member.setting[AXES[self.size].setting]: member.share for member in found.members}
+        self.calibrate(found.decisions, found.y, found.weights)
         started = time.perf_counter()
-        model, inference = varied((model, inference), best.setting)
         with each_once():
-            if best.start is None:
-                super().fit_posterior((at(model, *best.steps[-1]), inference), X, y, weights)
+            if found.best.start is None:
+                model, inference = varied((model, inference), found.best.setting)
+                super().fit_posterior((at(model, *found.best.steps[-1]), inference), X, y, weights)
             else:
-                kept = np.flatnonzero(rows.weights > 0)
-                self.posterior_ = _fitted((model, inference), best.start[kept], best.steps, rows, kept)
-        if temperature := best.setting.get("temperature"):
-            self.posterior_ = self.posterior_.tempered(temperature)
+                best, *others = (_fitted((model, inference), member, rows) for member in found.members)
+                self.posterior_ = best.averaged_with(others, list(self.shares_.values())) if others else best
         self.refit_time_ = time.perf_counter() - started
 
 
@@ -305,15 +348,16 @@ def _steps(axes: _Axes) -> list[Step]:
     return list(itertools.product(axes["strength"], axes["weight_scale"]))
 
 
-def _fitted(
-    parts: tuple[Any, Backend], start: NDArray[np.int64], steps: list[Any], rows: Rows, kept: NDArray[np.int64]
-) -> Any:
-    """The last posterior of a path from components [M] of the rows kept, with what it says of all rows."""
+def _fitted(parts: tuple[Any, Backend], member: _Member, rows: Rows) -> Any:
+    """The posterior of a setting, of the rows with a positive weight, with what it says of all rows."""
+    kept, parts = np.flatnonzero(rows.weights > 0), varied(parts, member.setting)
     seen = (rows if len(kept) == len(rows.y) else rows.taken(kept)).sorted(parts)
-    *_, posterior = path(parts, start, steps, seen)
+    start = None if member.start is None else member.start[kept]
+    *_, posterior = path(parts, start, member.steps, seen)
     place, left_out = np.full(len(rows.y), -1), rows.X[np.delete(np.arange(len(rows.y)), kept)]
     place[kept] = seen.place
-    return posterior.over_rows(torch.from_numpy(place), posterior.checked(left_out) if left_out.shape[0] else None)
+    found = posterior.over_rows(torch.from_numpy(place), posterior.checked(left_out) if left_out.shape[0] else None)
+    return found.tempered(member.setting["temperature"])
 
 
 def _read_groups(groups: ArrayLike, rows: Any) -> NDArray[Any]:

@@ -896,6 +896,27 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "together > 1 and alone > 1": "together > 1",
         "self._gains(found, place, first)[-1]": "self._gains(found, place, best)[-1]",
     },
+    ("estimators/search.py", "estimators/test_estimators_cv.py -k 'decide_together'"): {
+        "self._together(found, best) if starts else [best]": "[best]",
+        "np.tensordot(shares, decisions, 1)": "10 * decisions[0]",
+        "(like or place)[axis]": "place[axis]",
+    },
+    ("estimators/slopes.py", "estimators/test_estimators_cv.py -k shares"): {
+        "p - targets, scores": "p, scores",
+        "- (mean * weights) @ mean.T": "- 0 * (mean * weights) @ mean.T",
+        "slopes = slopes / sizes": "slopes = slopes * sizes",
+        "np.sqrt(weights) * (decisions": "weights * (decisions",
+        "found / found.sum()": "found",
+    },
+    ("inference/posterior/partition.py", "estimators/test_estimators_cv.py -k 'decide_together or average'"): {
+        'return 0 if "share" in': 'return 1 if "share" in',
+        "abs(sum(found) - 1) > _ROUNDING": "False",
+        'if name != "share"': 'if name not in ("share", "temperature")',
+    },
+    ("inference/posterior/scores.py", "estimators/test_estimators_cv.py -k decide_together"): {
+        'self.samples["share"].unsqueeze(1).expand_as(weights)': "weights.softmax(0)",
+        '{"slope", "share"}': '{"slope"}',
+    },
     ("estimators/multi_cv.py", "estimators/test_other_searches.py"): {
         "f1 + (hits - f1 * total)": "f1 + (hits - total)",
         "(decisions > 0) & known": "decisions > 0.5",

@@ -143,7 +143,7 @@ def test_predictions_are_those_of_the_posterior(fitted, table, capsys):
     posterior = Posterior.load(fitted)
     assert [row["prediction"] for row in result] == [["cat", "dog"][index] for index in posterior.predict(X)]
     shown = [float(row["probability_dog"]) for row in result]
-    calibrated = 1 / (1 + np.exp(-posterior.samples["slope"].item() * posterior.decision_function(X)))
+    calibrated = 1 / (1 + np.exp(-float(posterior.samples["slope"][0]) * posterior.decision_function(X)))
     np.testing.assert_allclose(posterior.predict_proba(X)[:, 1], calibrated, rtol=1e-12)
     np.testing.assert_allclose(shown, calibrated, rtol=1e-5)
     assert [int(row["component"]) for row in result] == posterior.assign(X).tolist()
@@ -174,9 +174,12 @@ def test_fit_is_that_of_a_search_with_its_probabilities(tmp_path, capsys):
         f"chosen by 3 folds of 150 rows (accuracy {search.best_score_:.3f}): strength 1, weight scale "
         f"{search.weight_scale_:g}, {search.num_components_} component"
     )
-    assert f"probabilities of slope {search.slope_:.3g}\n" in told.out
+    assert f"probabilities of slope {search.slope_:.3g}" in told.out
+    told_shares = ", ".join(f"{number} ({share:.0%})" for number, share in search.shares_.items())
+    assert (f"decisions averaged over fits of {told_shares} components\n" in told.out) == (len(search.shares_) > 1)
     facts = json.loads(said(capsys, "info", "--posterior", output, "--json"))
     assert facts["slope"] == pytest.approx(search.slope_)
+    assert facts.get("shares", [1.0]) == pytest.approx(list(search.shares_.values()))
     assert facts["backend"].startswith("SmallVariance(")
     assert "scale=10.0" in facts["backend"]
     assert "init=auto" in facts["backend"]  # not the components of each row

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.optimize import minimize_scalar
-from scipy.special import softmax
+from scipy.optimize import minimize, minimize_scalar
+from scipy.special import log_softmax, softmax
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_wine, make_blobs, make_circles, make_friedman1
 from sklearn.linear_model import Ridge
@@ -24,6 +24,7 @@ from regbayes.estimators.hyperplanes import Hyperplanes
 from regbayes.estimators.paths import at, decide
 from regbayes.estimators.rows import sort_rows
 from regbayes.estimators.search import _HeldOut
+from regbayes.estimators.slopes import least_squares_shares, likeliest_shares
 from regbayes.inference import SVI, Gibbs, Posterior, SmallVariance
 from regbayes.models import (
     DDPM,
@@ -366,6 +367,149 @@ def test_slope_stays_finite_where_classes_are_apart():
     X, y = make_blobs(60, centers=[[0, 0], [50, 50]], random_state=0)
     found = ClassifierCV(inference=QUICK, **GRID).fit(X, y)
     assert 0.5 < found.predict_proba(X).max() < 1.0
+
+
+# -- the mean of several numbers of components -------------------------------------------------------------------------
+
+
+def told_by(decisions: np.ndarray, y: np.ndarray, weights: np.ndarray, slopes: np.ndarray) -> float:
+    """Minus the log likelihood of labels, one of each class spread over all rows, at a slope for each fit."""
+    scores = np.tensordot(slopes, decisions, 1)
+    scores = scores if scores.ndim == 2 else np.column_stack([0 * scores, scores])
+    total, L = weights.sum(), scores.shape[1]
+    targets = (np.eye(L)[y] * total + 1) / (total + L)
+    return float(-(weights @ (targets * log_softmax(scores, axis=1)).sum(1)))
+
+
+@pytest.mark.parametrize("num_classes", [2, 4])
+def test_shares_make_labels_held_out_likeliest(num_classes):
+    rng = np.random.default_rng(num_classes)
+    y, weights = rng.integers(0, num_classes, 80), 1.0 + rng.integers(0, 3, 80)
+    right = 2.0 * y[:, None] - 1 if num_classes == 2 else 2.0 * np.eye(num_classes)[y]
+    decisions = np.stack([scale * (sign * right + rng.normal(size=right.shape)) for scale, sign in _FITS])
+    decisions = decisions[..., 0] if num_classes == 2 else decisions
+    shares = likeliest_shares(decisions, y, weights)
+    best = minimize(
+        lambda slopes: told_by(decisions, y, weights, slopes * _SIZES),
+        np.full(4, 0.5),
+        bounds=[(0, None)] * 4,
+        method="L-BFGS-B",
+        options={"ftol": 1e-14, "gtol": 1e-8},
+    )
+    slopes = best.x * _SIZES
+    assert_allclose(shares, slopes / slopes.sum(), rtol=1e-3, atol=1e-4)
+    assert shares[2] == 0.0  # a fit that speaks against itself has no say
+    assert told_by(decisions, y, weights, slopes.sum() * shares) <= best.fun + 1e-9
+    assert_allclose(likeliest_shares(decisions.repeat(2, 1), y.repeat(2), weights.repeat(2) / 2), shares, atol=1e-9)
+    assert likeliest_shares(0 * decisions, y, weights).tolist() == [1.0, 0.0, 0.0, 0.0]
+    alike = likeliest_shares(decisions[[0, 0]], y, weights)  # any shares serve
+    assert alike.sum() == pytest.approx(1)
+
+
+def test_shares_of_numbers_bring_their_mean_nearest():
+    rng = np.random.default_rng(0)
+    y, weights = rng.normal(size=60), 1.0 + rng.integers(0, 3, 60)
+    decisions = np.stack([0.6 * y, y + rng.normal(size=60), -y, 1.5 * y + rng.normal(size=60)])
+
+    def missed(shares):
+        return float(weights @ (shares @ decisions - y) ** 2)
+
+    found = least_squares_shares(decisions, y, weights)
+    assert found.sum() == pytest.approx(1)
+    assert (found >= 0).all()
+    for corner in np.eye(4):
+        assert missed(found) <= missed(found + 1e-3 * (corner - found)) + 1e-12
+    assert found[2] == 0.0
+    assert least_squares_shares(np.stack([y, y - 1]), y, weights).tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("kind", [ClassifierCV, RegressorCV])
+def test_several_numbers_of_components_decide_together(kind, tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(900, 3))
+    y = (X**2).sum(1) + 0.3 * rng.normal(size=900)
+    y = np.digitize(y, [1.5, 3.5]) if kind is ClassifierCV else y
+    train, test, options = slice(300), slice(300, None), {"inference": QUICK, "weight_scales": [1.0, 3.0]}
+    found = kind(num_components=[1, 4, 8], **options).fit(X[train], y[train])
+    alone = {number: kind(num_components=[number], **options).fit(X[train], y[train]) for number in found.shares_}
+    assert len(alone) > 1
+    assert sum(found.shares_.values()) == pytest.approx(1)
+    posterior = found.posterior_
+    expected = sum(share * alone[k].posterior_.decision_function(X) for k, share in found.shares_.items())
+    assert_allclose(posterior.decision_function(X), expected, atol=1e-9)
+    best = alone[found.num_components_]
+    assert next(iter(found.shares_)) == found.num_components_  # clusters are its own
+    assert_array_equal(posterior.partition(), best.posterior_.partition())
+    assert_array_equal(posterior.assign(X), best.posterior_.assign(X))
+    assert found.n_components_ == best.n_components_
+    if kind is ClassifierCV:
+        losses = [log_loss(y[test], each.predict_proba(X[test])) for each in (found, *alone.values())]
+        assert losses[0] < min(losses[1:])
+        assert_array_equal(found.predict(X), expected.argmax(1))
+        assert_allclose(posterior.predict_proba(X), softmax(expected, axis=1))
+        assert_allclose(posterior.with_slope(2.0).predict_proba(X), softmax(2 * expected, axis=1))
+    else:
+        assert found.score(X[test], y[test]) > max(each.score(X[test], y[test]) for each in alone.values())
+        each = np.stack([alone[k].posterior_.decision_function(X) for k in found.shares_])
+        within = np.stack([alone[k].posterior_.score_std(X) for k in found.shares_]) ** 2
+        spread = np.array(list(found.shares_.values())) @ ((each - expected) ** 2 + within)
+        assert_allclose(posterior.score_std(X), spread**0.5)
+    posterior.save(tmp_path / "mean")
+    assert_array_equal(Posterior.load(tmp_path / "mean").decision_function(X), posterior.decision_function(X))
+
+
+def test_settings_that_decide_together_share_loss_and_feature_map():
+    rng = np.random.default_rng(0)
+    y, shape = rng.integers(0, 2, 40), (3, 4, 2, 3, 2)  # length scales, numbers, strengths, weight scales, temperatures
+    scores, decisions = rng.uniform(size=(2, *shape)), rng.normal(size=(*shape, 40))
+    decisions[:, 3], scores[:, :, 3] = decisions[:, 1], scores[:, :, 1]  # a penalty that finds no more components
+    found = _HeldOut(decisions, y, np.ones(40), scores)
+    search, mean = ClassifierCV(), scores.mean(0)
+    best = search._best(found)
+    places = search._together(found, best)
+    assert places[0] == best
+    assert sorted(place[1] for place in places) == [0, 1, 2]
+    for place in places:
+        assert (place[0], place[2]) == (best[0], best[2])
+        assert mean[place] == mean[best[0], place[1], best[2]].max()
+    model = InfiniteSVM(loss=SquaredHinge(), feature_map=RandomFourier(30))
+    X, y = make_circles(300, noise=0.2, factor=0.6, random_state=0)
+    axes = {"weight_scales": [0.1, 1.0], "cv": 2}
+    found = ClassifierCV(model, QUICK, num_components=[1, 2, 4], length_scales=[0.3, 1.0, 3.0], **axes).fit(X, y)
+    axes["length_scales"] = [found.length_scale_]
+    alone = {k: ClassifierCV(model, QUICK, num_components=[k], **axes).fit(X, y) for k in found.shares_}
+    assert len(alone) > 1
+    expected = sum(share * alone[k].decision_function(X) for k, share in found.shares_.items())
+    assert_allclose(found.decision_function(X), expected, atol=1e-9)
+
+
+def test_posteriors_to_average_are_checked(sides):
+    X, y, _ = sides
+    fit = SmallVariance(num_components=2, num_restarts=1, progress=False).fit
+    first, second = fit(InfiniteSVM(), X, y), fit(InfiniteSVM(weight_scale=0.1), X, y)
+    for shares in ([0.5], [0.5, 0.6], [1.5, -0.5], [float("nan"), 1.0]):
+        with pytest.raises(ValueError, match="share"):
+            first.averaged_with([second], shares)
+    both = first.averaged_with([second], [0.5, 0.5])
+    with pytest.raises(ValueError, match="takes fits of one draw each"):
+        first.averaged_with([both], [0.5, 0.5])
+    with pytest.raises(ValueError, match="of other rows"):
+        first.averaged_with([fit(InfiniteSVM(), X[1:], y[1:])], [0.5, 0.5])
+    assert both.num_draws == [2]
+    assert both.diagnose().verdict == "one draw"
+
+
+def test_one_number_of_components_is_no_mean(four_groups):
+    X, y = four_groups
+    found = ClassifierCV(num_components=[4], weight_scales=[1.0]).fit(X, y)
+    assert found.shares_ == {4: 1.0}
+    assert "share" not in found.posterior_.samples
+    svi = ClassifierCV(inference=SVI(num_steps=5), **SVI_GRID).fit(X[:40], y[:40])
+    assert svi.shares_ == {None: 1.0}
+
+
+_FITS = ((1.0, 1.0), (30.0, 0.5), (1.0, -1.0), (0.01, 0.8))  # size of the decisions, and how right they are
+_SIZES = np.array([1.0, 1 / 30, 1.0, 100.0])
 
 
 # -- soft prediction ---------------------------------------------------------------------------------------------------
