@@ -154,35 +154,36 @@ class Search(PosteriorEstimator):
     def _best(self, found: _HeldOut) -> _Place:
         """The place of the best setting; another number of components than the first has to be better by more than
         chance than those before."""
-        best = first = self._best_of(found, 0)
-        for number in range(1, found.scores.shape[1 + self.arguments.index(self.size)]):
-            place = self._best_of(found, number)
+        first, *further = (self._best_of(found, places) for places in self._by_size(found))
+        best = first
+        for place in further:
             best = place if self._is_better(found, place, best, first) else best
         return best
 
-    def _best_of(self, found: _HeldOut, number: int, like: _Place | None = None) -> _Place:
-        """The place of the best setting with a number of components, of equals that of the least log loss, and then
-        the first; with the loss and the feature map of the setting at another place, if one is given."""
-        at_size, mean = self.arguments.index(self.size), found.scores.mean(0).round(_DIGITS)
-        kept = [self.arguments.index(name) for name in ("length_scales", "strengths") if like]
-        places = [
-            place
-            for place in np.ndindex(mean.shape)
-            if place[at_size] == number and all(place[axis] == (like or place)[axis] for axis in kept)
-        ]
+    def _together(self, found: _HeldOut, best: _Place) -> list[_Place]:
+        """The best place, and those of the best settings with other numbers of components that decide otherwise. One
+        posterior has one loss and one feature map: theirs are those of the best."""
+        shared = [self.arguments.index(name) for name in ("length_scales", "strengths")]
+        together = [best]
+        for places in self._by_size(found):
+            place = self._best_of(found, [each for each in places if all(each[axis] == best[axis] for axis in shared)])
+            if not any(np.array_equal(found.decisions[place], found.decisions[other]) for other in together):
+                together.append(place)
+        return together
+
+    def _by_size(self, found: _HeldOut) -> list[list[_Place]]:
+        """The places of all settings, by number of components."""
+        shape, at_size = found.scores.shape[1:], self.arguments.index(self.size)
+        every = list(np.ndindex(shape))
+        return [[place for place in every if place[at_size] == number] for number in range(shape[at_size])]
+
+    def _best_of(self, found: _HeldOut, places: list[_Place]) -> _Place:
+        """The best of some places, of equals that of the least log loss, and then the first."""
+        mean = found.scores.mean(0).round(_DIGITS)
         highest = max(mean[place] for place in places)
         equals = [place for place in places if mean[place] == highest]
         losses = [np.average(self._measures(found, place)[-1], weights=found.weights) for place in equals]
         return equals[int(np.argmax(np.round(losses, _DIGITS)))]
-
-    def _together(self, found: _HeldOut, best: _Place) -> list[_Place]:
-        """The best place, and those of the best settings with other numbers of components that decide otherwise."""
-        places = [best]
-        for number in range(found.scores.shape[1 + self.arguments.index(self.size)]):
-            place = self._best_of(found, number, like=best)
-            if not any(np.array_equal(found.decisions[place], found.decisions[other]) for other in places):
-                places.append(place)
-        return places
 
     def _member(self, axes: _Axes, starts: Starts, place: _Place, share: float) -> _Member:
         setting = {name: values[index] for (name, values), index in zip(axes.items(), place, strict=True)}
@@ -357,7 +358,8 @@ def _fitted(parts: tuple[Any, Backend], member: _Member, rows: Rows) -> Any:
     place, left_out = np.full(len(rows.y), -1), rows.X[np.delete(np.arange(len(rows.y)), kept)]
     place[kept] = seen.place
     found = posterior.over_rows(torch.from_numpy(place), posterior.checked(left_out) if left_out.shape[0] else None)
-    return found.tempered(member.setting["temperature"])
+    temperature = member.setting["temperature"]
+    return found.tempered(temperature) if temperature else found
 
 
 def _read_groups(groups: ArrayLike, rows: Any) -> NDArray[Any]:

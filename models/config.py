@@ -47,7 +47,7 @@ class Config:
         """The arguments that are not their defaults, by name."""
         cls: Any = type(self)
         values = ((field, getattr(self, field.name)) for field in _fields(cls))
-        return {field.name: value for field, value in values if not _same(value, _default(field))}
+        return {field.name: value for field, value in values if not same(value, _default(field))}
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Constructor arguments by name; with `deep`, those of nested configurations as `outer__inner` too."""
@@ -140,14 +140,14 @@ def _default(field: dataclasses.Field[Any]) -> Any:
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
-def _same(one: Any, other: Any) -> bool:
+def same(one: Any, other: Any) -> bool:
     """Whether two arguments are alike, whatever they are."""
     if type(one) is not type(other):
         return False
     if isinstance(one, Config):
-        return all(map(_same, *(part.get_params(deep=False).values() for part in (one, other))))
+        return all(map(same, *(part.get_params(deep=False).values() for part in (one, other))))
     if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(_same, one, other))
+        return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, Tensor | np.ndarray):
         return one.shape == other.shape and bool((one == other).all())
     return one is other or bool(one == other)

@@ -899,7 +899,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     ("estimators/search.py", "estimators/test_estimators_cv.py -k 'decide_together'"): {
         "self._together(found, best) if starts else [best]": "[best]",
         "np.tensordot(shares, decisions, 1)": "10 * decisions[0]",
-        "(like or place)[axis]": "place[axis]",
+        "each[axis] == best[axis]": "True",
     },
     ("estimators/slopes.py", "estimators/test_estimators_cv.py -k shares"): {
         "p - targets, scores": "p, scores",
@@ -910,6 +910,9 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     },
     ("inference/posterior/partition.py", "estimators/test_estimators_cv.py -k 'decide_together or average'"): {
         'return 0 if "share" in': 'return 1 if "share" in',
+        'one if "temperature" in one.samples else': "one if True else",
+        "if not kin or not same(": "if not kin and not same(",
+        'if name != "slope"': "if name",
         "abs(sum(found) - 1) > _ROUNDING": "False",
         'if name != "share"': 'if name not in ("share", "temperature")',
     },

@@ -16,6 +16,7 @@ from torch.nn.functional import one_hot, pad
 
 from ...models.arrays import like
 from ...models.base import Model
+from ...models.config import same
 from ...models.data import Data
 from ...models.domains import POSITIVE, Number, read, shown
 from ...models.scores import scores as scores_of
@@ -204,36 +205,55 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         return self.replace(samples=samples)
 
     def averaged_with(self, others: Sequence[Self], shares: Sequence[float]) -> Self:
-        """One posterior of the draws of several fits to the same rows, whose decisions are averaged: stacking (Wolpert
-        1992; Breiman 1996).
+        """One posterior of several fits of small variance to the same rows, whose decisions are averaged: stacking
+        (Wolpert 1992; Breiman 1996).
 
             f(x) = sum_s share_s f_s(x)
 
         Shares do not depend on the row, as those of draws of one fit do. Components of rows are those of this fit,
-        whose draw is the representative one; `similarity()` and `consensus()` take all fits alike.
+        whose draw is the representative one; `similarity()` and `consensus()` take all fits alike. A slope is that of
+        the mean, and comes after it (`with_slope`).
 
         Parameters
         ----------
-        others : posteriors of one draw each, as this one, of the same model but for its strength and weight scale
+        others : posteriors of one draw each, as this one, of the same model but for its weight scale
         shares : of this posterior and of the others, at least 0 and 1 in all
 
         Raises
         ------
-        ValueError    on other shares, where a posterior has several draws, and on fits to other rows.
+        ValueError    on other shares, models or rows, on several draws, and where there are no centres or targets.
         """
-        every, found = _posteriors(self, others), _shares(shares)
+        if "centers" not in self.samples or self.model.coding is None:
+            raise ValueError(
+                f"{type(self.model).__name__} by {type(self.backend).__name__} has no decisions of centres to average; "
+                "others and shares are for fits by SmallVariance with targets."
+            )
+        every, found = self._beside(others), _read_shares(shares)
         if len(found) != len(every) or abs(sum(found) - 1) > _ROUNDING:
             raise ValueError(
                 f"shares is {shown(shares)}; expected numbers of at least 0 that add up to 1, {len(every)} in all."
             )
-        if any(sum(one.num_draws) != 1 for one in every):
-            raise ValueError("others, or this posterior, has several draws; averaged_with takes fits of one draw each.")
-        if len({(type(one.model), one.samples["assignments"].shape) for one in every}) > 1:
-            raise ValueError("others has posteriors of another model, or of other rows than this one.")
-        names = set.intersection(*(set(one.samples) for one in every))
-        draws = [{name: value for name, value in one.draw(0).items() if name in names} for one in every]
+        one_each = [one if "temperature" in one.samples else one.tempered(0.0) for one in every]
+        draws = [{name: value for name, value in one.draw(0).items() if name != "slope"} for one in one_each]
         share = self.samples["log_mixture"].new_tensor(found)
         return self.replace(samples=stack_draws(draws, PartitionDraw) | {"share": share}, num_draws=[len(every)])
+
+    def _beside(self, others: Any) -> list[Self]:
+        """This posterior and the others; ValueError unless they can be averaged."""
+        if not isinstance(others, list | tuple) or not all(isinstance(one, PartitionPosterior) for one in others):
+            raise ValueError(f"others is {shown(others)}; expected a list of posteriors as this one is.")
+        every = [self, *others]
+        if any(sum(one.num_draws) != 1 for one in every):
+            raise ValueError("others, or this posterior, has several draws; averaged_with takes fits of one draw each.")
+        for one in every:
+            if one.samples.keys() - _OWN != self.samples.keys() - _OWN:
+                raise ValueError("others has a fit by another backend than this one.")
+            if one.samples["assignments"].shape != self.samples["assignments"].shape:
+                raise ValueError("others has a fit to other rows than this one.")
+            kin = type(one.model) is type(self.model)
+            if not kin or not same(one.model.replace(weight_scale=self.model.weight_scale), self.model):
+                raise ValueError("others has a fit of another model than this one, in more than its weight_scale.")
+        return every
 
     def _best_draw(self, loss: str) -> int:
         return 0 if "share" in self.samples else super()._best_draw(loss)
@@ -343,15 +363,7 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         return torch.full_like(log_weights, -torch.inf).scatter_(1, closest, 0.0)
 
 
-def _posteriors(first: PartitionPosterior, others: Any) -> list[Any]:
-    """All posteriors; ValueError unless the others are such."""
-    found = [first, *others] if isinstance(others, list | tuple) else [None]
-    if not all(isinstance(one, PartitionPosterior) for one in found):
-        raise ValueError(f"others is {shown(others)}; expected a list of posteriors as this one is.")
-    return found
-
-
-def _shares(given: Any) -> list[float]:
+def _read_shares(given: Any) -> list[float]:
     """Numbers of at least 0; empty where they are none."""
     try:
         return [_SHARE.read(share) for share in given] if isinstance(given, list | tuple) else []
@@ -361,6 +373,7 @@ def _shares(given: Any) -> list[float]:
 
 _TEMPERATURE = _SHARE = Number(least=0.0)
 _ROUNDING = 1e-6  # of shares
+_OWN = {"temperature", "slope"}  # what a fit may have and others not
 
 
 def _state_size(model: Model, data: Data, number: int) -> int:

@@ -493,8 +493,22 @@ def test_posteriors_to_average_are_checked(sides):
     both = first.averaged_with([second], [0.5, 0.5])
     with pytest.raises(ValueError, match="takes fits of one draw each"):
         first.averaged_with([both], [0.5, 0.5])
-    with pytest.raises(ValueError, match="of other rows"):
+    with pytest.raises(ValueError, match="to other rows"):
         first.averaged_with([fit(InfiniteSVM(), X[1:], y[1:])], [0.5, 0.5])
+    others = {
+        "of another model": fit(InfiniteSVM(SphericalGaussian()), X, y),
+        "by another backend": SVI(num_steps=2, progress=False).fit(InfiniteSVM(), X, y),
+    }
+    for words, other in others.items():
+        with pytest.raises(ValueError, match=f"others has a fit {words}"):
+            first.averaged_with([other], [0.5, 0.5])
+    for other in (others["by another backend"], fit(DPM(), X)):
+        with pytest.raises(ValueError, match="has no decisions of centres to average"):
+            other.averaged_with([], [1.0])
+    soft = first.tempered(2.0).with_slope(3.0).averaged_with([second], [0.5, 0.5])
+    expected = (first.tempered(2.0).decision_function(X) + second.decision_function(X)) / 2
+    assert_allclose(soft.decision_function(X), expected)
+    assert "slope" not in soft.samples
     assert both.num_draws == [2]
     assert both.diagnose().verdict == "one draw"
 
