@@ -213,7 +213,7 @@ def load(name: str, *, features: str | None = None) -> Dataset:
     except OSError as error:
         raise FileNotFoundError(
             f"The data set {name!r} was not found {place}, and could not be downloaded: {error}. {mend}"
-        ) from error
+        ) from None  # the message has it
     if name in HOMES and content(data.X, data.y, data.groups, data.X_test, data.y_test) != HOMES[name].content:
         raise ValueError(f"What was downloaded as {name!r} is not the data that are known by that name. {mend}")
     return data
