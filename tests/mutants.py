@@ -1009,7 +1009,8 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     },
     ("inference/svi/label_sets/unions.py", "inference/svi/test_svi_label_unions.py"): {
         "chi[kept] += chi[absorbed] - model.family.prior()": "chi[kept] += chi[absorbed]",
-        "*pair) > 0 for": "*pair) > 1e9 for",
+        "rise > 0 for": "rise > 1e9 for",
+        "table[*pair])": "table[*pair] + 3.0)",
         "joined(state.statistics.T, kept, absorbed).T": "state.statistics",
     },
     ("inference/svi/label_sets/_numba_labels.py", "inference/svi/test_svi_label_unions.py -k marginals"): {
