@@ -35,7 +35,7 @@ from ..models.warning import warn
 from .base import NothingLearntWarning, PosteriorEstimator, goes_on
 from .label_folds import can_be_fitted, deal_rows, number_of_folds, taught
 from .reading import array_like, named, read_targets
-from .rows import sort_rows
+from .rows import moments_of_tasks, sort_rows
 
 
 class _TaskEstimator(PosteriorEstimator):
@@ -319,7 +319,8 @@ class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):
     """Regressions that share a binary projection of X, each a task.
 
     y is a matrix [N, M] of a target for each task, NaN where a row has none; or a vector [N] with the task of each row
-    in `tasks`. Targets should have standard deviations near 1. Rows have no weights.
+    in `tasks`. Tasks may have units of their own: the model sees (y - target_mean_) / target_scale_, and so does its
+    posterior; predictions are in the units of y. Rows have no weights.
 
     Parameters
     ----------
@@ -329,7 +330,9 @@ class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):
 
     Attributes
     ----------
-    posterior_ : ProjectionPosterior of the fit
+    posterior_ : ProjectionPosterior of the fit, in units of target_scale_
+    target_mean_, target_scale_ : mean and standard deviation [M] of the targets of each task; of few rows drawn towards
+        those of all tasks, by as much as chance explains
     n_components_ : number of features of the projection
     n_features_in_ : width of X
 
@@ -360,13 +363,15 @@ class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):
         self._one = targets.ndim == 1 and tasks is None
         if tasks is not None:
             targets = by_task(targets, self._tasks(tasks, rows))
-        self.posterior_ = self.fitted(self.parts(), rows, targets.reshape(len(rows), -1))
+        targets = targets.reshape(len(rows), -1)
+        self.target_mean_, self.target_scale_ = moments_of_tasks(targets)
+        self.posterior_ = self.fitted(self.parts(), rows, (targets - self.target_mean_) / self.target_scale_)
         return self
 
     def predict(self, X: ArrayLike, tasks: ArrayLike | None = None) -> NDArray[Any]:
         """Posterior mean targets [N, M] of all tasks, or [N] of the task of each row; [N] if y was one vector."""
         rows = self.new_data(X)
-        found: NDArray[Any] = self.posterior_.predict(rows)
+        found: NDArray[Any] = self.target_mean_ + self.target_scale_ * self.posterior_.predict(rows)
         if tasks is None:
             return found.ravel() if self._one else found
         index = self._tasks(tasks, rows)

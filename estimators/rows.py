@@ -28,12 +28,14 @@ class SortedRows:
 def sort_rows(X: Any, y: NDArray[Any] | None, weights: NDArray[np.float64] | None, *, merge: bool) -> SortedRows:
     """Rows of X [N, D], targets y [N] and weights [N], sorted by a hash of (x, y).
 
-    With `merge` rows that are equal become one, with their weights added up. Sparse rows stay in their order.
+    With `merge` rows that are equal become one, with their weights added up; or two if all are, as a fit takes no
+    single row. Sparse rows stay in their order.
     """
     if scipy.sparse.issparse(X):
         return SortedRows(X, y, weights, np.arange(X.shape[0]))
     order, differs = _sorted(X, y)
     if merge:
+        differs[1:2] |= not differs[1:].any()
         groups = np.cumsum(differs) - 1
         place = np.empty_like(order)
         place[order] = groups
@@ -87,6 +89,47 @@ def moments(y: NDArray[Any], weights: NDArray[np.float64] | None) -> tuple[float
     values, share = values / unit, counts / counts.sum()
     mean = float(share @ values)
     return in_units(mean, float(share @ (values - mean) ** 2) ** 0.5, unit)
+
+
+def moments_of_tasks(y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Means [M] and standard deviations [M] of the targets y [N, M] of tasks, NaN where a row has none.
+
+    Those of tasks with few rows are drawn towards those of all tasks by as much as chance explains (`_towards_all`):
+    log variances first, then means. A task without rows has what all have in common. One whose targets are all the
+    same keeps its mean, and has 1.
+    """
+    y = np.sort(y, axis=0)  # sums do not depend on the order of the rows
+    known = ~np.isnan(y)
+    number, values = known.sum(0), np.where(known, y, 0.0)
+    unit = float(np.abs(values).max()) or 1.0  # whatever the units of y, its squares are finite
+    mean = (values / unit).sum(0) / np.maximum(number, 1)
+    variance = (np.where(known, values / unit - mean, 0.0) ** 2).sum(0) / np.maximum(number - 1, 1)
+    varies, seen = variance > (np.finfo(np.float64).eps * mean) ** 2, number > 0
+    scale = np.full(len(mean), 1 / unit)
+    if varies.any():
+        logs, common = _towards_all(np.log(variance[varies]), 2 / (number[varies] - 1))
+        scale[varies], scale[number < 2] = np.exp(logs / 2), np.exp(common / 2)
+        drawn = varies | (number == 1)
+        mean[drawn], mean[~seen] = _towards_all(mean[drawn], scale[drawn] ** 2 / number[drawn])
+    elif seen.any():
+        mean[~seen] = mean[seen].mean()
+    return mean * unit, scale * unit
+
+
+def _towards_all(values: NDArray[np.float64], variances: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+    """Estimates x_m [M] of known variances s_m [M] drawn towards their common value v, and that value.
+
+        x_m - min(1, (M - 1) / q) (x_m - v),    v = sum_m x_m / s_m / sum_m 1 / s_m,    q = sum_m (x_m - v)^2 / s_m
+
+    but none by more than two standard errors (James & Stein 1961; limited as by Efron & Morris 1972). Variances may
+    differ by any factor: how far an estimate moves depends on its own.
+    """
+    common = float(np.average(values, weights=1 / variances))
+    gaps = values - common
+    spread = float((gaps**2 / variances).sum())
+    share = min(1.0, (len(values) - 1) / spread) if spread > 0 else 1.0
+    most = np.minimum(2 * np.sqrt(variances), np.abs(gaps))
+    return values - np.clip(share * gaps, -most, most), common
 
 
 def in_units(mean: float, scale: float, unit: float) -> tuple[float, float]:

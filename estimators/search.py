@@ -113,11 +113,11 @@ class Search(PosteriorEstimator):
         places = self._together(found, best) if starts else [best]
         decisions = np.stack([found.decisions[place] for place in places])
         shares = self.shares(decisions, found.y, found.weights).round(_DIGITS)
-        members = [
-            self._member(axes, starts, place, share)
-            for place, share in zip(places, shares.tolist(), strict=True)
-            if share or place == best
-        ]
+        counted = [each for each in zip(places, shares.tolist(), strict=True) if each[1]]
+        if counted[0][0] != best:  # it has no share: the one that counts most stands first
+            counted.sort(key=lambda each: -each[1])
+            best = counted[0][0]
+        members = [self._member(axes, starts, place, share) for place, share in counted]
         self.scores_, self.best_params_ = found.scores, members[0].setting
         self.best_score_ = float(found.scores.mean(0)[best].round(_DIGITS))
         for name, value in self.best_params_.items():

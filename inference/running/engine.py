@@ -91,7 +91,7 @@ class _Fit:
         # ranks have processes of their own, and take the chains in one order
         alone = ranks() is None
         self.may_share = alone and self.schedule.num_chains > 1 and self.schedule.num_jobs != 1
-        self.started, self.num_swept = time.monotonic(), 0
+        self.started, self.num_swept = time.thread_time(), 0
         self.asked = self._flags
 
     def open_files(self) -> None:
@@ -235,7 +235,7 @@ class _Fit:
 
     def _num_useful(self, unfinished: list[int]) -> int:
         """The number of processes to use: as many as were asked for, or more than one once that saves much time."""
-        asked, seconds = self.schedule.num_jobs is not None, time.monotonic() - self.started
+        asked, seconds = self.schedule.num_jobs is not None, time.thread_time() - self.started
         if not self.may_share or not (asked or (seconds >= _PATIENCE and self.num_swept)):
             return 1
         number = min(most_jobs(self.sweeps), len(unfinished))
@@ -335,5 +335,5 @@ def _no_state(error: Exception) -> ValueError:
     return foreign(f"no state of this fit: {shown(str(error))}")
 
 
-_PATIENCE = 4.0  # seconds of a fit from which on processes may help
-_WORTH = 6.0  # seconds that they must save: to start takes two or three
+_PATIENCE = 4.0  # CPU seconds of a fit from which on processes may help: on a busy machine others take as long to start
+_WORTH = 6.0  # CPU seconds that they must save: to start takes two or three

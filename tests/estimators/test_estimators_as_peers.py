@@ -339,6 +339,17 @@ def test_folds_of_groups_are_whole_and_depend_on_how_often_rows_count():
 # -- searches ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:.*constant")
+def test_rows_that_are_all_alike_are_one_cluster_and_have_the_base_rate():
+    X, y = np.ones((30, 2)), np.arange(30) % 3 == 0
+    found = Clusterer().fit(X)
+    assert found.n_components_ == 1
+    assert_array_equal(found.labels_, np.zeros(30))
+    assert_allclose(Classifier().fit(X, y).predict_proba(X[:1])[0, 1], 1 / 3, atol=0.02)
+    assert_allclose(Regressor().fit(X, np.full(30, 4.0)).predict(X[:1]), 4.0)
+    assert_allclose(RegressorCV().fit(X, y * 3.0).predict(X[:1]), 1.0, atol=0.1)
+
+
 def test_a_constant_column_is_told_once_at_the_line_of_the_user(blobs):
     X, y = np.hstack([blobs, np.ones((90, 1))]), np.arange(90) % 2
     for estimator in (ClassifierCV(inference=QUICK), RegressorCV(inference=QUICK), Classifier()):

@@ -483,6 +483,27 @@ def test_settings_that_decide_together_share_loss_and_feature_map():
     assert_allclose(found.decision_function(X), expected, atol=1e-9)
 
 
+def test_what_decides_not_at_all_is_left_out_even_if_its_score_is_best(monkeypatch):
+    """The setting that counts most leads then: components, best_params_ and best_score_ are of a fit that decides."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 3))
+    y = (X**2).sum(1)
+    options = {"inference": QUICK, "weight_scales": [1.0], "num_components": [1, 4, 8]}
+    plain = RegressorCV(**options).fit(X, y)
+
+    def shares(self, decisions, y, weights):
+        return np.array([0.0, 0.3, 0.7]) if len(decisions) > 1 else np.ones(1)
+
+    monkeypatch.setattr(RegressorCV, "shares", shares)
+    found = RegressorCV(**options).fit(X, y)
+    leads, other = found.shares_
+    assert found.shares_ == {leads: 0.7, other: 0.3}
+    assert plain.num_components_ not in found.shares_
+    assert found.num_components_ == found.best_params_["num_components"] == leads
+    assert found.best_score_ < plain.best_score_
+    assert found.n_components_ == RegressorCV(**options | {"num_components": [leads]}).fit(X, y).n_components_
+
+
 def test_posteriors_to_average_are_checked(sides):
     X, y, _ = sides
     fit = SmallVariance(num_components=2, num_restarts=1, progress=False).fit

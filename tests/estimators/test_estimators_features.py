@@ -20,7 +20,7 @@ from regbayes.estimators import (
     NothingLearntWarning,
     Regressor,
 )
-from regbayes.estimators.rows import deal, sort_rows
+from regbayes.estimators.rows import deal, moments_of_tasks, sort_rows
 from regbayes.inference import SVI, Gibbs, SmallVariance
 from regbayes.models import (
     CrammerSinger,
@@ -215,6 +215,57 @@ def test_tasks_as_a_matrix_or_one_for_each_row():
         one.predict(X, tasks=tasks + 1)
     with pytest.raises(ValueError, match=r"tasks has shape \(90,\) and dtype float64; expected"):
         one.fit(X, y, tasks=tasks + 0.5)
+
+
+def test_tasks_have_units_of_their_own():
+    """Predictions go with the targets, whatever mean and scale a task has; a constant one is predicted as it is."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(120, 4))
+    Y = X @ rng.normal(size=(4, 3))
+    Y[rng.random(Y.shape) < 0.2] = np.nan
+    plain = MultiTaskRegressor(inference=SVI(num_steps=60)).fit(X, Y)
+    for scale, mean in ((1.0, 1e4), (1e-9, 0.0), (np.array([1.0, 1e-6, 1e6]), np.array([5.0, 0.0, -1e8]))):
+        found = clone(plain).fit(X, scale * Y + mean)
+        known = ~np.isnan(Y)
+        error = np.where(known, (found.predict(X) - mean) / scale - Y, 0.0)
+        assert ((error**2).sum(0) / known.sum(0) < 0.02 * np.nanvar(Y, axis=0)).all()
+        if np.ndim(scale) == 0:
+            assert_allclose((found.predict(X) - mean) / scale, plain.predict(X), rtol=1e-5, atol=1e-5)
+    constant = clone(plain).fit(X, np.column_stack([Y, np.full(120, 7.0)]))
+    assert_allclose(constant.predict(X)[:, 3], 7.0, atol=1e-3)
+
+
+def test_moments_of_tasks_are_drawn_towards_each_other_as_far_as_chance_explains():
+    rng = np.random.default_rng(0)
+    alike = rng.normal(3.0, 2.0, size=(6, 400))
+    mean, scale = moments_of_tasks(alike)
+    assert np.abs(mean - 3.0).mean() < 0.5 * np.abs(alike.mean(0) - 3.0).mean()
+    assert np.abs(np.log(scale / 2.0)).mean() < 0.6 * np.abs(np.log(alike.std(0, ddof=1) / 2.0)).mean()
+    apart = rng.normal(size=(6, 5)) * [1.0, 1e-6, 1e6, 3.0, 1.0] + [0.0, 1.0, 1e9, -50.0, 100.0]
+    mean, scale = moments_of_tasks(apart)
+    assert_allclose(scale, apart.std(0, ddof=1), rtol=0.1)
+    assert (np.abs(mean - apart.mean(0)) < 0.2 * apart.std(0)).all()
+    one_off = alike.copy()
+    one_off[:, 0] += 12.0  # by more than any other, of which there are many
+    mean, scale = moments_of_tasks(one_off)
+    assert_allclose(mean[0], one_off[:, 0].mean(), atol=2.001 * scale[0] / 6**0.5)
+    shuffled = moments_of_tasks(alike[rng.permutation(6)])
+    assert_array_equal(np.stack(shuffled), np.stack(moments_of_tasks(alike)))
+
+
+def test_moments_of_tasks_without_a_spread_of_their_own():
+    """Of no row, of one, and of equal ones; whatever the units, squares are finite."""
+    nan = np.nan
+    mean, scale = moments_of_tasks(np.array([[1.0, nan, 5.0, nan], [2.0, nan, 5.0, 1.5], [3.0, nan, 5.0, nan]]))
+    assert_allclose(scale, [1.0, 1.0, 1.0, 1.0])
+    assert_allclose(mean[[0, 2]], [2.0 - 0.125, 5.0])
+    assert_allclose(mean[[1, 3]], 1.875)
+    assert_array_equal(moments_of_tasks(np.full((3, 2), 4.0)), ([4.0, 4.0], [1.0, 1.0]))
+    assert_array_equal(moments_of_tasks(np.array([[4.0, nan]])), ([4.0, 4.0], [1.0, 1.0]))
+    for unit in (1e-200, 1e200):
+        mean, scale = moments_of_tasks(unit * np.array([[1.0, -3.0], [2.0, 3.0]]))
+        assert np.isfinite([mean, scale]).all()
+        assert_allclose(scale / unit, moments_of_tasks(np.array([[1.0, -3.0], [2.0, 3.0]]))[1])
 
 
 @pytest.mark.parametrize(
