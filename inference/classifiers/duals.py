@@ -80,7 +80,7 @@ def solve(
     problem = _Problem(features, targets, loss, weight_scale, row_weights)
     tilt = problem.feasible(torch.zeros_like(targets) if start is None else start)
     exact = problem.double()
-    least = None if ranks() is not None else _patience(exact)
+    least = None if ranks() is not None else _patience(exact, max_passes)
     patience = max_passes if least is None else min(max_passes, least)
     found = _by_passes(problem, exact, tilt, tolerance, patience)
     if found.gap > tolerance and patience < max_passes:
@@ -112,7 +112,7 @@ def solve_blocks(
     weights = weight_scale**2 * torch.stack([tilt[rows].T @ exact.features[rows] for rows in blocks])
     box = loss.box(exact.targets)
     if box is not None and host.on_cpu(features) and ranks() is None:
-        most = min(max_passes, _patience(exact) or max_passes)
+        most = min(max_passes, _patience(exact, max_passes) or max_passes)
         left = torch.nonzero(_climb_blocks(exact, box, ends, tilt, weights, _GAP, most) >= most).flatten().tolist()
     for rows, k in ((blocks[k], k) for k in left):
         times = None if row_weights is None else row_weights[rows]
@@ -357,15 +357,20 @@ def _largest_eigenvalue(features: Tensor) -> Tensor:
 # -- an interior-point method ------------------------------------------------------------------------------------------
 
 
-def _patience(problem: _Problem) -> int | None:
-    """Passes that cost about as much as the steps of the interior-point method; None where it does not serve."""
+def _patience(problem: _Problem, max_passes: int) -> int | None:
+    """Passes that cost about as much as the steps of the interior-point method, at most half of all; None where it does
+    not serve. Of few rows these steps cost as much as hundreds of compiled passes, whatever their matrix."""
     N, P = problem.features.shape
     if not N or not P:
         return None
     if joint_hinge(problem.loss) is not None:
-        return max(_LEAST_PATIENCE, _PATIENCE * P * problem.targets.shape[1])
-    box = problem.loss.box(problem.targets)
-    return None if box is None or box.curvature else max(_LEAST_PATIENCE, _PATIENCE * P)
+        P = P * problem.targets.shape[1]
+    else:
+        box = problem.loss.box(problem.targets)
+        if box is None or box.curvature:
+            return None
+    cheap = _STEPS // (N * (P + _ROW)) if host.on_cpu(problem.features) else 0
+    return max(_LEAST_PATIENCE, _PATIENCE * P, min(cheap, max_passes // 2))
 
 
 def _by_newton(problem: _Problem, start: Dual, tolerance: float) -> Dual:
@@ -394,5 +399,6 @@ _GAP = 1e-3  # by default
 _CHECK_EVERY = 5
 _PATIENCE = 2  # passes for each column of the matrix of a Newton step
 _LEAST_PATIENCE = 40  # where a step's many short operations cost more than its matrix
+_STEPS, _ROW = 10**7, 10  # what all steps cost at least, and a row beside its features, in additions of a pass
 _MOST_UNCHECKED = 5  # passes in turns, fewer at first
 _LITTLE = 1e-3  # of a row's share in the gap that is left at the end
