@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +42,8 @@ def problem_of(table: Table, target: str, task: str, folds: int = 1) -> Problem:
 
     Raises
     ------
-    CommandError    if the target leaves its task open, lacks labels, has one value only, or too few rows; if its
-                    numbers are too large or too close to each other to be squared.
+    CommandError    if the target leaves its task open, lacks labels, has one value only, or too few rows; if a
+                    class is written in two ways; if its numbers are too large or too close to each other to be squared.
     """
     features = [name for name in table.names if name != target]
     cells = table.column(target)
@@ -55,6 +58,7 @@ def problem_of(table: Table, target: str, task: str, folds: int = 1) -> Problem:
     else:
         y = cells.astype(str)
         _check_missing(table, target, cells)
+        check_spellings(table.path, target, cells)
         _check_labels(table.path, target, cells, folds)
     return Problem(Path(table.path).name, task, features, X, y)
 
@@ -78,6 +82,27 @@ def label_problem(table: Table, targets: str, folds: int) -> Problem:
         raise CommandError(f"{table.path} has no column beside the targets {', '.join(map(repr, labels))}.")
     _check_rows(table.path, len(y), folds)
     return Problem(Path(table.path).name, "labels", features, table.numbers(features), y, tuple(labels))
+
+
+def check_spellings(path: str, target: str, labels: Iterable[str]) -> None:
+    """Raise CommandError if two classes are one number, such as 1 and 1.0; compared digit by digit, not as floats."""
+    seen = dict[Decimal | str, str]()
+    for label in dict.fromkeys(labels):
+        if (first := seen.setdefault(_exact(label), label)) != label:
+            raise CommandError(
+                f"{path}, column {target!r} has {cut(first)} and {cut(label)}, the same number, as two classes. "
+                "Write each class in one way."
+            )
+
+
+def _exact(label: str) -> Decimal | str:
+    """The number that a label holds, with all its digits; a label that holds none as it is."""
+    if math.isnan(number(label)):
+        return label
+    try:
+        return Decimal(label)
+    except InvalidOperation:  # an exponent beyond 18 digits
+        return label
 
 
 def _task_of(table: Table, target: str, cells: NDArray[Any]) -> str:

@@ -14,6 +14,7 @@ from ..inference.distributed.collectives import on_all
 from ..inference.distributed.sources import cut
 from .errors import CommandError
 from .errors import cut as shortened
+from .problems import check_spellings
 from .ranks import rank
 from .setups import model_of
 from .tables import Table, is_missing, listed
@@ -103,6 +104,7 @@ def _classes(table: Table, target: str) -> list[str]:
                 f"{shortened(min(found))}: no classes. Leave --batch-size out to predict a number."
             )
         row += len(cells)
+    check_spellings(table.path, target, sorted(found))
     if len(found) < 2:
         raise CommandError(f"{table.path}, column {target!r} has only one class; expected two or more.")
     return sorted(found)

@@ -22,14 +22,14 @@ def class_weights(
 
     Parameters
     ----------
-    class_weight : weights > 0 by class, 1 for those not named; or "balanced", N / (L N_l) with rows counted by weights
+    class_weight : weights > 0 by class, 1 for those not named; or "balanced", N / (L N_l) with rows counted by weights,
+        1 for those without rows, as in a fold
     classes : the labels [L]
     index, weights : class [N] and weight [N] of each row
     """
     if isinstance(class_weight, str) and class_weight == "balanced":
         counts = np.bincount(index, weights, len(classes))
-        balanced: NDArray[np.float64] = counts.sum() / (len(classes) * counts)
-        return balanced
+        return np.divide(counts.sum(), len(classes) * counts, out=np.ones(len(classes)), where=counts > 0)
     if not isinstance(class_weight, dict):
         raise ValueError(
             f"class_weight is {shown(class_weight)}; expected None, 'balanced' or a dict of weights by class."

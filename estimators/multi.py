@@ -34,7 +34,7 @@ from ..models.numbers import as_tensor
 from ..models.warning import warn
 from .base import NothingLearntWarning, PosteriorEstimator, goes_on
 from .label_folds import can_be_fitted, deal_rows, number_of_folds, taught
-from .reading import array_like, named, read_targets
+from .reading import array_like, missing_in, named, read_targets
 from .rows import moments_of_tasks, sort_rows
 
 
@@ -72,9 +72,9 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
     binary projection of X, each label a task.
 
     y is a matrix [N, L] of 0 and 1, NaN where a label is missing, or a sparse one, which misses none; or a vector [N]
-    of one label each, of any kind (NaN: missing): a task for each of more than two classes, of which the one with the
-    highest score is predicted. X may be sparse for `BNMC` with a likelihood and a feature map that take it, such as
-    `MultinomialDirichlet` and `PrincipalDirections`. Rows have no weights.
+    of one label each, of any kind (NaN or None: missing): a task for each of more than two classes, of which the one
+    with the highest score is predicted. X may be sparse for `BNMC` with a likelihood and a feature map that take it,
+    such as `MultinomialDirichlet` and `PrincipalDirections`. Rows have no weights.
 
     A label is predicted where its probability is above `threshold_`, half of the highest micro-F1 that the folds find:
     below one half where labels are rare. A fit that predicts no label of any of its rows warns.
@@ -224,7 +224,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         if scipy.sparse.issparse(labels) and not scipy.sparse.issparse(X):
             labels = labels.toarray()
         missing = _missing(labels)
-        known = np.where(missing, 0, labels) if missing.any() else labels
+        known = labels[~missing] if missing.any() else labels
         named("y", lambda: check_classification_targets(known))
         self._matrix = labels.ndim == 2 and labels.shape[1] > 1
         return self._bits(labels) if self.has_matrix else self._classes(labels, classes)
@@ -261,7 +261,8 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         if not np.isin(labels[known], self.classes_).all():
             extra = labels[known & ~np.isin(labels, self.classes_)].tolist()[0]
             raise ValueError(f"y has the label {extra!r}, which is not among the classes {self.classes_.tolist()}.")
-        index = np.searchsorted(self.classes_, labels)
+        index: Any = np.zeros(len(labels), dtype=np.int64)
+        index[known] = np.searchsorted(self.classes_, labels[known])
         several = len(self.classes_) > 2
         found = index[:, None] == np.arange(len(self.classes_)) if several else index[:, None]
         return np.where(known[:, None], found.astype(float), np.nan)
@@ -310,9 +311,7 @@ _WIDE_SCALE = 3.0  # of log odds of rows whose mean square length is 1: from 0.0
 
 def _missing(labels: Any) -> Any:
     """Where labels [...] are NaN; a sparse matrix misses none."""
-    if scipy.sparse.issparse(labels) or labels.dtype.kind != "f":
-        return np.zeros(labels.shape, dtype=bool)
-    return np.isnan(labels)
+    return np.zeros(labels.shape, dtype=bool) if scipy.sparse.issparse(labels) else missing_in(labels)
 
 
 class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):

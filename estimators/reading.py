@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse
+from numpy.typing import NDArray
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_consistent_length, validate_data
 from torch import Tensor
@@ -22,12 +23,18 @@ def read_rows(estimator: Any, X: Any, **checks: Any) -> Any:
 
     Raises
     ------
-    ValueError, TypeError    naming X, on whatever holds no numbers; on text too, even of digits ("1_000" would be a
-                             thousand).
+    ValueError, TypeError    naming X, and the columns of a frame, on whatever holds no numbers; on text too, even of
+                             digits ("1_000" would be a thousand).
     """
     X = array_like("X", X)
-    if not scipy.sparse.issparse(X) and has_text(named("X", lambda: np.asarray(X))):
-        raise ValueError("X has text; expected numbers. Encode it, or convert columns of digits with X.astype(float).")
+    if not scipy.sparse.issparse(X):
+        values = named("X", lambda: np.asarray(X))
+        if values.dtype.kind == "O":
+            _require_numbers(X)
+        if has_text(values):
+            raise ValueError(
+                "X has text; expected numbers. Encode it, or convert columns of digits with X.astype(float)."
+            )
     # torch shares memory with the array, which it needs to be writable
     return named("X", lambda: validate_data(estimator, X, force_writeable=True, **checks))
 
@@ -35,6 +42,7 @@ def read_rows(estimator: Any, X: Any, **checks: Any) -> Any:
 def read_both(estimator: Any, read_X: Callable[[], Any], y: Any, **checks: Any) -> tuple[Any, Any]:
     """The rows [N, D] that `read_X` returns, and targets y [N] of theirs, by `validate_data` with these checks."""
     y = array_like("y", y)
+    _require_known(estimator, y, "target" if checks.get("y_numeric") else "label")
     # before the rows: it forgets the names of their columns
     targets = named("y", lambda: validate_data(estimator, y=y, **checks))
     rows = read_X()
@@ -45,11 +53,12 @@ def read_both(estimator: Any, read_X: Callable[[], Any], y: Any, **checks: Any) 
 
 
 def read_targets(estimator: object, y: Any, **checks: Any) -> Any:
-    """Targets [N] or [N, M] that a user passes, NaN where one is missing, by `check_array` with these checks."""
+    """Targets [N] or [N, M] that a user passes, NaN where one is missing (None, NA), by `check_array` with these
+    checks."""
     if y is None:
         raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None.")
     checks |= {"ensure_2d": False, "ensure_all_finite": "allow-nan", "input_name": "y"}
-    return named("y", lambda: check_array(array_like("y", y), **checks))
+    return named("y", lambda: check_array(_with_nan(array_like("y", y)), **checks))
 
 
 def array_like(name: str, values: Any) -> Any:
@@ -69,6 +78,83 @@ def array_like(name: str, values: Any) -> Any:
     return values
 
 
+def missing_in(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Where entries [...] of any kind are missing: NaN, NaT, None or NA."""
+    if values.dtype.kind == "O":
+        found = np.fromiter(map(_is_missing, values.flat), bool, values.size)
+        return found.reshape(values.shape)
+    if values.dtype.kind in "fcmM":
+        return np.asarray(np.isnan(values))
+    return np.zeros(values.shape, dtype=bool)
+
+
+def _is_missing(entry: Any) -> bool:
+    try:
+        return entry is None or bool(entry != entry)
+    except TypeError:  # NA of pandas is neither true nor false
+        return True
+    except ValueError:  # an array
+        return False
+
+
+def _with_nan(y: Any) -> Any:
+    """Targets with NaN for what is missing of objects, numbers as such; others as they are."""
+    if scipy.sparse.issparse(y):
+        return y
+    values = np.asarray(y)
+    if values.dtype.kind != "O" or not (missing := missing_in(values)).any():
+        return y
+    filled = np.where(missing, np.nan, values)
+    return filled if has_text(filled) else filled.astype(np.float64)
+
+
+def _require_known(estimator: object, y: Any, what: str) -> None:
+    """Raise ValueError if a label or target of y [N] is missing."""
+    values = named("y", lambda: np.asarray(y))
+    if y is None or not values.ndim:
+        return
+    rows = np.flatnonzero(missing_in(values).any(tuple(range(1, values.ndim))))
+    if rows.size:
+        raise ValueError(
+            f"y has no {what} in {rows.size} of {len(values)} rows, the first of them row {rows[0]}; "
+            f"{type(estimator).__name__} needs one in each. Drop these rows, or fit a model by a backend, as "
+            "SVI().fit(model, X, y), to a y of numbers, NaN where it is missing."
+        )
+
+
+def _require_numbers(X: Any) -> None:
+    """Raise ValueError (of text) or TypeError, naming columns, if X is a frame and some of them are not numeric."""
+    wrong, text = [], False
+    for name, column in _columns(X):
+        if getattr(column.dtype, "kind", "O") not in "biuf":
+            values = np.asarray(column)
+            is_text = has_text(values)
+            if is_text or not _is_numeric(values):
+                wrong.append(f"{name!r} ({column.dtype})")
+                text |= is_text
+    if wrong:
+        more = f" and {len(wrong) - _MOST_NAMES} more" if len(wrong) > _MOST_NAMES else ""
+        raise (ValueError if text else TypeError)(
+            f"X has columns that are not numeric: {', '.join(wrong[:_MOST_NAMES])}{more}; expected numbers. Drop them, "
+            "encode or convert text, turn dates into numbers, or fill in what is missing."
+        )
+
+
+def _columns(X: Any) -> Iterable[tuple[Any, Any]]:
+    """The columns of a frame, of pandas or polars, by name; none of other tables."""
+    if not (hasattr(X, "columns") and hasattr(X, "dtypes")):
+        return ()
+    return X.items() if hasattr(X, "items") else ((name, X[name]) for name in X.columns)
+
+
+def _is_numeric(values: NDArray[Any]) -> bool:
+    """Whether entries [N] that are no text are numbers, NaN and None included."""
+    try:
+        return values.dtype.kind in "biuf" or (values.dtype.kind == "O" and values.astype(np.float64).ndim == 1)
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
 def named(name: str, read: Callable[[], T]) -> T:
     """What `read` returns; an error of its that does not name the argument, of the same class with the name."""
     try:
@@ -78,3 +164,6 @@ def named(name: str, read: Callable[[], T]) -> T:
         if re.search(rf"\b{name}\b", text):
             raise
         raise (TypeError if isinstance(error, TypeError) else ValueError)(f"{name}: {text}") from None
+
+
+_MOST_NAMES = 4

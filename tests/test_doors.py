@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 import torch
 from grid import ROWS as ROWS_OF_GRID
 from setups import LaplaceLocation
+from sklearn.base import clone
 
-from regbayes.estimators import Classifier, Clusterer
+from regbayes.estimators import Classifier, Clusterer, MultiLabelClassifier, Regressor
 from regbayes.inference import SVI, Gibbs, HilbertEmbedding, SmallVariance, continue_fit
 from regbayes.models import (
     BNMC,
@@ -98,6 +100,71 @@ def test_text_is_no_number(values: Any) -> None:
         QUICK.fit(DPM(), values)
     with pytest.raises(ValueError, match="X has text; expected numbers"):
         Clusterer(inference=QUICK).fit(values)
+
+
+def frame(columns: dict[Any, Any]) -> Any:
+    """A table of pandas, with a column of the rows beside these."""
+    return pytest.importorskip("pandas").DataFrame({"width": ROWS[:, 0]} | columns)
+
+
+DATES = np.datetime64("2024-01-01", "s") + np.arange(N)
+
+
+@pytest.mark.parametrize(
+    ("columns", "error", "found"),
+    [
+        ({"when": DATES}, TypeError, r"'when' \(datetime64\[s\]\)"),
+        ({"since": DATES - DATES[0], 7: DATES}, TypeError, r"'since' \(timedelta64\[s\]\), 7 \(datetime64\[s\]\)"),
+        ({"day": DATES.astype("datetime64[D]").astype(object)}, TypeError, r"'day' \(object\)"),
+        ({"sets": [{}] * N, "on": DATES}, TypeError, r"'sets' \(object\), 'on' \(datetime64\[s\]\)"),
+        ({"kind": np.full(N, "a", dtype=object), "on": DATES}, ValueError, r"'kind' \(\w+\), 'on' \(datetime64\[s\]\)"),
+        ({f"day {n}": DATES for n in range(6)}, TypeError, r"'day 3' \(datetime64\[s\]\) and 2 more"),
+    ],
+    ids=["date", "duration", "days", "objects", "text", "many"],
+)
+def test_columns_of_a_frame_without_numbers_are_named(columns: Any, error: Any, found: str) -> None:
+    X, message = frame(columns), f"^X has columns that are not numeric: .*{found}; expected numbers. Drop them, encode"
+    for fit in (Clusterer(inference=QUICK).fit, lambda X: Classifier(inference=QUICK).fit(X, Y)):
+        with pytest.raises(error, match=message):
+            fit(X)
+
+
+def test_columns_of_a_frame_with_numbers_of_any_type_are_read() -> None:
+    X = frame({"objects": Y.astype(object), "bits": Y > 0, "decimals": [Decimal(int(code)) for code in Y]})
+    X = X.assign(codes=X["bits"].astype(int).astype("category"))
+    plain = np.column_stack([ROWS[:, 0], Y, Y, Y, Y])
+    one, other = (Clusterer(inference=QUICK).fit(each).labels_ for each in (X, plain))
+    assert np.array_equal(one, other)
+
+
+def without_some(kind: str) -> Any:
+    """Labels of which those of rows 4 and 9 are missing, each time in another way."""
+    words = ["b" if code else "a" for code in Y]
+    words = [None if row in (4, 9) else word for row, word in enumerate(words)]
+    if kind == "list":
+        return words
+    if kind == "array":
+        return np.array([np.nan if word is None else word for word in words], dtype=object)
+    if kind == "floats":
+        return np.array([np.nan if word is None else float(word == "b") for word in words])
+    pandas = pytest.importorskip("pandas")
+    if kind in ("Int64", "boolean", "object"):
+        return pandas.Series([None if word is None else word == "b" for word in words], dtype=kind)
+    return pandas.Series(words, dtype=kind)
+
+
+@pytest.mark.parametrize("kind", ["list", "array", "floats", "string", "category", "Int64", "boolean", "object"])
+def test_missing_labels_are_counted_or_left_out(kind: str) -> None:
+    """By a classifier and a regressor, which need them, and by one of many tasks, to which they may be missing."""
+    y, message = without_some(kind), "^y has no {} in 2 of 12 rows, the first of them row 4; {} needs one in each. Drop"
+    with pytest.raises(ValueError, match=message.format("label", "Classifier")):
+        Classifier(inference=QUICK).fit(ROWS, y)
+    with pytest.raises(ValueError, match=message.format("target", "Regressor")):
+        Regressor(inference=QUICK).fit(ROWS, y)
+    tasks = MultiLabelClassifier(MultiTaskInfiniteLatentSVM(**FEW), QUICK)
+    found, plain = (clone(tasks).fit(ROWS, each) for each in (y, without_some("floats")))
+    assert np.array_equal(found.predict_proba(ROWS), plain.predict_proba(ROWS))
+    assert found.score(ROWS, y) == plain.score(ROWS, without_some("floats"))
 
 
 def test_rows_with_a_graph_are_the_numbers_that_they_hold() -> None:

@@ -940,6 +940,13 @@ BAD_TABLES = {
         [HEADER, [1, 2, 0.5], [2, 1, 1.5], [1, 1, "nan"]],
         "line 4, column 'kind': 'nan' is a missing label",
     ),
+    **{
+        f"{first} and {second}": (
+            [HEADER, [1, 2, first], [2, 1, "7"], [1, 1, second]],
+            f"column 'kind' has {first!r} and {second!r}, the same number, as two classes. Write each class in one way",
+        )
+        for first, second in (("1", "1.0"), ("01", "1"), ("0", "-0"), ("1e999", "10e998"))
+    },
     "one class": ([HEADER, *BODY[::2]], "only one class, 'cat'"),
     "no features": ([["kind"], ["cat"], ["dog"]], "no column beside the target"),
     "unknown target": (
@@ -955,6 +962,13 @@ def test_bad_tables(tmp_path, capsys, command, rows, message):
     path = write(tmp_path / "bad.csv", rows)
     place = ["--output", tmp_path / "p.pt"] if command == "fit" else ["--out", tmp_path]
     assert message in refuse(capsys, command, "--data", path, "--target", "kind", *place)
+
+
+def test_classes_are_told_apart_beyond_the_floats(tmp_path, capsys):
+    names = [2**53, 2**53 + 1, "a", "1", "1e999", "1e9999", f"1e{10**20}"]  # few floats
+    path = write(tmp_path / "ids.csv", [HEADER, *([n, n % 5, name] for n, name in enumerate(names * 3))])
+    said(capsys, "fit", "--data", path, "--target", "kind", "--no-search", "--output", tmp_path / "p.pt")
+    assert Posterior.load(tmp_path / "p.pt").metadata["classes"] == sorted(map(str, names))
 
 
 def test_bad_files(tmp_path, capsys, table, monkeypatch):

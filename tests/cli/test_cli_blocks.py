@@ -74,5 +74,7 @@ def test_what_blocks_do_not_have_is_refused(path, tmp_path, capsys) -> None:
     )
     rows = [["a", "kind"], [1.0, "x"], ["no", "y"], [3.0, "y"]]
     assert "line 3, column 'a': 'no' is not a number" in refuse(capsys, *fit, write(tmp_path / "w.csv", rows), *told)
+    rows = [["a", "kind"], [1.0, "1.0"], [2.0, "x"], [3.0, "1"]]
+    assert "has '1' and '1.0', the same number, as two" in refuse(capsys, *fit, write(tmp_path / "t.csv", rows), *told)
     rows = [["a", "kind"], [1.0, "x"], [2.0, "x"]]
     assert "has only one class" in refuse(capsys, *fit, write(tmp_path / "one.csv", rows), *told)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 
 import numpy as np
 import pytest
 import scipy.sparse
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
-from sklearn.datasets import make_blobs
+from sklearn.datasets import load_iris, make_blobs
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 
 from regbayes.estimators import Classifier, ClassifierCV, Clusterer, Regressor, RoundedWeightsWarning, SequenceClusterer
+from regbayes.estimators.class_weights import class_weights
 from regbayes.estimators.rows import sort_rows
 from regbayes.inference import NUTS, SVI, Autoguide, Gibbs, SmallVariance
 from regbayes.models import (
@@ -232,6 +234,16 @@ def test_weights_of_classes_are_weights_of_their_rows():
     assert_allclose(balanced.decision_function(X), by_row.decision_function(X), rtol=1e-6)
     plain.fit(X, names, sample_weight=weights)
     assert np.abs(plain.decision_function(X) - by_class.decision_function(X)).max() > 1e-3
+
+
+def test_balanced_weights_of_a_fold_that_lacks_a_class():
+    assert_allclose(class_weights("balanced", np.arange(3), np.array([0, 0, 2]), np.ones(3)), [0.5, 1.0, 1.0])
+    X, y = load_iris(return_X_y=True)
+    estimator = Classifier(InfiniteSVM(), QUICK["svi"], class_weight="balanced", num_folds=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        estimator.fit(X[:101], y[:101])  # one row of the third class
+    assert estimator.slope_ > 0
 
 
 @pytest.mark.parametrize("num_classes", [2, 3])

@@ -13,6 +13,7 @@ from sklearn.svm import LinearSVC, LinearSVR
 from torch import Tensor
 from torch.autograd.functional import hessian, jacobian
 
+from regbayes.inference.classifiers import duals
 from regbayes.inference.classifiers.duals import Dual, improved, solve, solve_blocks
 from regbayes.models.losses import (
     CrammerSinger,
@@ -332,7 +333,22 @@ def test_few_rows_that_are_nearly_parallel_are_solved(loss, generator) -> None:
         features = torch.cat([features.new_ones(6, 1), 3.0 + 0.1 * features], 1)
         found = solve(features, targets, loss, 1.0, row_weights=1 + torch.arange(6.0).double(), tolerance=1e-10)
         assert found.gap <= 1e-10
-        assert found.num_passes <= 100
+        assert found.num_passes <= 600  # turns, and then few steps
+
+
+@pytest.mark.parametrize("loss", [Hinge(), OneVsRest(Hinge())], ids=name_of)
+def test_few_rows_have_many_turns_before_costly_steps(loss, monkeypatch) -> None:
+    """A turn of a hundred rows costs a thousandth of such a step."""
+    generator = torch.Generator().manual_seed(0)
+    features, targets = case(loss, generator, N=100, P=5)
+    steps: list[None] = []
+    monkeypatch.setattr(duals, "_by_newton", lambda exact, start, tolerance: steps.append(None) or start)
+    for more, expected in ((10**7, False), (0, True)):
+        monkeypatch.setattr(duals, "_STEPS", more)
+        steps.clear()
+        for scale in (0.3, 0.6, 1.2):
+            assert solve(scale * features + 0.3, targets, loss, 1.0).gap <= 1e-3
+        assert bool(steps) == expected
 
 
 def test_few_passes_report_their_gap(generator) -> None:
