@@ -54,8 +54,8 @@ class ClassifierCV(PathSearch, Classifier):
         `posterior_` has; None or 0 where there was no choice. Of settings with the same accuracy it is the one of the
         least log loss. A further number of components is taken only if it is better by more than chance: its gains in
         accuracy and in log likelihood on the best before, each in its standard errors, add up to more than 1, and its
-        gain in log likelihood on the first number is more than one standard error. Where it has no share, the one that
-        has most stands in its place. `best_params_` has all of them
+        gain in log likelihood on the first number is more than one standard error. Where it has no share, the
+        best of those that have stands in its place. `best_params_` has all of them
     shares_ : how much the best setting with each number of components counts, by this number, that of the best setting
         first; those without a share are left out
     scores_ : accuracies [F, G, K, S, W, T] by fold, length scale, number of components, strength, weight scale and

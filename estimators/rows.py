@@ -24,6 +24,15 @@ class SortedRows:
     weights: NDArray[np.float64] | None  # [M]; None: all 1
     place: NDArray[np.int64]  # [N] where each row of the user is among them
 
+    @property
+    def num_different(self) -> int:
+        """How many rows there are, of which two that are alike count once if there are no others."""
+        number: int = self.X.shape[0]
+        if number != 2 or scipy.sparse.issparse(self.X):
+            return number
+        alike = (self.X[0] == self.X[1]).all() and (self.y is None or np.all(self.y[0] == self.y[1]))
+        return 1 if alike else 2
+
 
 def sort_rows(X: Any, y: NDArray[Any] | None, weights: NDArray[np.float64] | None, *, merge: bool) -> SortedRows:
     """Rows of X [N, D], targets y [N] and weights [N], sorted by a hash of (x, y).

@@ -109,15 +109,14 @@ class Search(PosteriorEstimator):
                 warnings.simplefilter("ignore", told)
             starts = components(search, axes.get("num_components", (None,)), rows)
             found = self._hold_out(search, rows, splits, axes, starts)
-        best = self._best(found)
+        best = self._best(found, [self._best_of(found, places) for places in self._by_size(found)])
         places = self._together(found, best) if starts else [best]
         decisions = np.stack([found.decisions[place] for place in places])
         shares = self.shares(decisions, found.y, found.weights).round(_DIGITS)
-        counted = [each for each in zip(places, shares.tolist(), strict=True) if each[1]]
-        if counted[0][0] != best:  # it has no share: the one that counts most stands first
-            counted.sort(key=lambda each: -each[1])
-            best = counted[0][0]
-        members = [self._member(axes, starts, place, share) for place, share in counted]
+        counted = {place: share for place, share in zip(places, shares.tolist(), strict=True) if share}
+        best = best if best in counted else self._best(found, list(counted))
+        counted = {best: counted[best]} | counted  # the best first
+        members = [self._member(axes, starts, place, share) for place, share in counted.items()]
         self.scores_, self.best_params_ = found.scores, members[0].setting
         self.best_score_ = float(found.scores.mean(0)[best].round(_DIGITS))
         for name, value in self.best_params_.items():
@@ -151,10 +150,10 @@ class Search(PosteriorEstimator):
     def calibrate(self, decisions: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64]) -> None:
         """Take what is wanted of decisions [M] or [M, L] for rows that the fits had not seen, y [M] of them."""
 
-    def _best(self, found: _HeldOut) -> _Place:
-        """The place of the best setting; another number of components than the first has to be better by more than
+    def _best(self, found: _HeldOut, sizes: list[_Place]) -> _Place:
+        """The best of the places of several numbers of components; another than the first has to be better by more than
         chance than those before."""
-        first, *further = (self._best_of(found, places) for places in self._by_size(found))
+        first, *further = sizes
         best = first
         for place in further:
             best = place if self._is_better(found, place, best, first) else best
@@ -270,7 +269,7 @@ class Search(PosteriorEstimator):
                 at(model, *step).checked()
         for train, test in splits:
             seen, held = rows.taken(train).sorted(parts), rows.taken(test)
-            _require_rows(seen.X.shape[0], len(test))
+            _require_rows(seen.num_different, len(test))
             found = [
                 decision
                 for variant, start in variants

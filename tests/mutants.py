@@ -1021,8 +1021,8 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "differs[1:2] |= not differs[1:].any()": "pass",
     },
     ("estimators/search.py", "estimators/test_estimators_cv.py -k decides_not"): {
-        "if counted[0][0] != best:": "if False:",
-        "key=lambda each: -each[1]": "key=lambda each: each[1]",
+        "else self._best(found, list(counted))": "else list(counted)[0]",
+        "strict=True) if share}": "strict=True)}",
     },
     ("inference/svi/partition/unions.py", "inference/svi/test_svi_unions.py"): {
         "(times * seen.gain).sum(1) + seen.rejection": "(times * seen.gain).sum(1)",
