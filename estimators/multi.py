@@ -370,7 +370,8 @@ class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):
     def predict(self, X: ArrayLike, tasks: ArrayLike | None = None) -> NDArray[Any]:
         """Posterior mean targets [N, M] of all tasks, or [N] of the task of each row; [N] if y was one vector."""
         rows = self.new_data(X)
-        found: NDArray[Any] = self.target_mean_ + self.target_scale_ * self.posterior_.predict(rows)
+        standard: NDArray[Any] = self.posterior_.predict(rows)
+        found = (self.target_mean_ + self.target_scale_ * standard).astype(standard.dtype)
         if tasks is None:
             return found.ravel() if self._one else found
         index = self._tasks(tasks, rows)

@@ -1014,7 +1014,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "mean[drawn], mean[~seen] = ": "mean[drawn], _ = ",
     },
     ("estimators/multi.py", "estimators/test_estimators_features.py -k have_units"): {
-        "self.target_mean_ + self.target_scale_ * self": "self.target_mean_ + self",
+        "self.target_mean_ + self.target_scale_ * standard": "self.target_mean_ + standard",
         "(targets - self.target_mean_) / self.target_scale_": "targets - self.target_mean_",
     },
     ("estimators/rows.py", "estimators/test_estimators_as_peers.py -k all_alike"): {

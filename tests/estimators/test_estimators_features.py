@@ -231,6 +231,8 @@ def test_tasks_have_units_of_their_own():
         assert ((error**2).sum(0) / known.sum(0) < 0.02 * np.nanvar(Y, axis=0)).all()
         if np.ndim(scale) == 0:
             assert_allclose((found.predict(X) - mean) / scale, plain.predict(X), rtol=1e-5, atol=1e-5)
+    single = clone(plain).fit(X.astype(np.float32), Y)
+    assert single.predict(X.astype(np.float32)).dtype == np.float32
     constant = clone(plain).fit(X, np.column_stack([Y, np.full(120, 7.0)]))
     assert_allclose(constant.predict(X)[:, 3], 7.0, atol=1e-3)
 
