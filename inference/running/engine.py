@@ -335,5 +335,6 @@ def _no_state(error: Exception) -> ValueError:
     return foreign(f"no state of this fit: {shown(str(error))}")
 
 
-_PATIENCE = 4.0  # CPU seconds of a fit from which on processes may help: on a busy machine others take as long to start
-_WORTH = 6.0  # CPU seconds that they must save: to start takes two or three
+# CPU seconds: by the clock, a busy machine would make short fits start processes, and wait for them
+_PATIENCE = 4.0  # of a fit from which on processes may help
+_WORTH = 6.0  # that they must save: to start takes two or three

@@ -52,8 +52,7 @@ def gainful(state: State, data: LabelData, model: BNMC) -> Iterator[State]:
     while len(left) > half:
         best = table.flatten().topk(min(MERGE_TRIES, T * T))
         tried = [divmod(place, T) for place in best.indices[best.values > -torch.inf].tolist()]
-        rises = (gain(state, data.points, mixture, j, k, table[j, k]) for j, k in tried)
-        gains = host.answers((rise > 0 for rise in rises), own)
+        gains = host.answers((gain(state, data.points, mixture, *pair) > 0 for pair in tried), own)
         pair = next((pair for pair, gained in zip(tried, gains, strict=True) if gained), None)
         if pair is None:
             break

@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.special import entr
 
 from ....models.data import Data
-from ....models.likelihoods import ExponentialFamily
 from ....models.mixture import Mixture
 from ....models.priors.sticks import log_labelled_prior
 from ...classifiers.natural import sides_of
@@ -30,29 +29,21 @@ def is_promising(state: VariationalPartition, data: Data, model: Mixture, kept: 
     return gain(state, data, model, kept, absorbed) > -2 * SETTLED * MERGE_ROUNDS * state.sizes.sum()
 
 
-def gain(
-    state: VariationalPartition, data: Data, model: Mixture, kept: int, absorbed: int, block: Tensor | None = None
-) -> Tensor:
+def gain(state: VariationalPartition, data: Data, model: Mixture, kept: int, absorbed: int) -> Tensor:
     """Rise of the bound, [] float64, with the points of two components in one and its classifiers after a few rounds.
 
     log p(z) and log m of expected counts and statistics, that is with the best q(v) and q(theta) of both states, the
-    entropy of q(z), and the margin less the KL of the classifiers. `block` [] is what log m gains, where it is known.
+    entropy of q(z), and the margin less the KL of the classifiers.
     """
-    prior = expected_prior(state, model)
+    family, prior, chi = family_of(model), expected_prior(state, model), state.hyperparameters[[kept, absorbed]]
     joined = state.sizes.clone()
     joined[kept] += joined[absorbed]
     joined[absorbed] = 0.0
     sticks = log_labelled_prior(torch.stack([state.sizes, joined]), prior.a, prior.b).diff().sum()
-    if block is None:
-        block = _block_gain(family_of(model), state.hyperparameters[[kept, absorbed]])
+    apart, union = family.log_marginal(chi).sum(), family.log_marginal(chi.sum(0) - family.prior())
     shares = _shares(state, data, model, [kept, absorbed])
     spread = data.counted(entr(shares.sum(1)) - entr(shares).sum(1)).sum(dtype=torch.float64)
-    return sticks + block + all_sum(spread) + _margin_gain(state, data, model, [kept, absorbed], shares)
-
-
-def _block_gain(family: ExponentialFamily, chi: Tensor) -> Tensor:
-    """log m of two components as one less those of both, [], from their hyperparameters [2, S]."""
-    return family.log_marginal(chi.sum(0) - family.prior()) - family.log_marginal(chi).sum()
+    return sticks + (union - apart) + all_sum(spread) + _margin_gain(state, data, model, [kept, absorbed], shares)
 
 
 def _margin_gain(state: VariationalPartition, data: Data, model: Mixture, pair: list[int], shares: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -60,20 +59,6 @@ def test_block_marginals_of_unions(name: str) -> None:
     chi, family = state.hyperparameters, model.family
     expected = family.log_marginal(chi[first] + chi[second] - family.prior())
     torch.testing.assert_close(log_marginal_of_unions(family, chi, first, second), expected, rtol=1e-12, atol=1e-9)
-
-
-def test_what_marginals_gain_is_known_of_each_union(monkeypatch) -> None:
-    state, data, model = started("bits")
-    calls = []
-
-    def told(*arguments: Any) -> torch.Tensor:
-        calls.append(arguments)
-        torch.testing.assert_close(found := gain(*arguments), gain(*arguments[:5]), rtol=1e-9, atol=1e-9)
-        return found
-
-    monkeypatch.setattr(unions, "gain", told)
-    assert list(unions.gainful(kernel.update_factors(state, data, model), data, model))
-    assert len(calls) > 2
 
 
 @pytest.mark.parametrize("most", [0, sums.MOST_KEPT], ids=["dropped", "kept"])
