@@ -105,9 +105,11 @@ class SparseRows:
         """Some rows, from a slice, indices [M] or a mask [N]."""
         if isinstance(index, slice):
             first, last, step = index.indices(len(self))
+            if (first, last, step) == (0, len(self), 1):
+                return self
             if step == 1:
                 bounds = self.starts[first : max(first, last) + 1]
-                entries = slice(int(bounds[0]), int(bounds[-1]))
+                entries = slice(*torch.stack([bounds[0], bounds[-1]]).tolist())
                 return SparseRows(bounds - bounds[0], self.columns[entries], self.values[entries], self.num_columns)
             index = torch.arange(len(self), device=self.device)[index]
         if index.dtype == torch.bool:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import torch
 from torch import Tensor
 
+from ...models import host
 from ..structures import Draw
 
 State = Any
@@ -130,7 +131,12 @@ def _place(labels: Tensor) -> tuple[torch.dtype, int, int]:
 
 
 def _smallest_type(draws: list[Tensor]) -> torch.dtype:
-    """The smallest signed type that holds all labels. As an index torch takes unsigned bytes for a mask."""
+    """The smallest signed type that holds all labels; on a GPU, where to look would take a wait, one that always does.
+
+    As an index torch takes unsigned bytes for a mask.
+    """
+    if not host.on_cpu(draws[0]):
+        return torch.int32
     most = max((int(labels.max()) for labels in draws if len(labels)), default=0)
     return next(kind for kind in _TYPES if most <= _largest(kind))
 

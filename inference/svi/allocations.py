@@ -121,7 +121,7 @@ def pairs(state: Variational[Any, Any], model: Mixture | StateSpace | BNMC) -> l
     """Pairs of occupied components, those whose union has the best block marginal first."""
     family, chi = family_of(model), state.hyperparameters
     occupied = torch.nonzero(state.sizes > 0.5).squeeze(1)
-    first, second = torch.combinations(occupied).unbind(1) if len(occupied) > 1 else (occupied[:0], occupied[:0])
+    first, second = occupied[torch.triu_indices(len(occupied), len(occupied), 1, device=occupied.device)]
     own = family.log_marginal(chi)
     gain = block_unions(family, chi, first, second) - own[first] - own[second]
     best = gain.topk(min(MERGE_TRIES, len(gain))).indices

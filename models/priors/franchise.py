@@ -87,15 +87,14 @@ def draw_row_concentration(
     prior: tuple[float, float] | None,
     generator: torch.Generator,
 ) -> Tensor:
-    """alpha [] ~ Gamma(a + m_.. - sum_j s_j, b - sum_j log w_j), over rows with moves; as it was without a prior.
+    """alpha [] ~ Gamma(a + m_.. - sum_j s_j, b - sum_j log w_j); as it was without a prior. A row without moves adds 0.
 
     w_j ~ Beta(alpha + 1, n_j.),  s_j ~ Bernoulli(n_j. / (n_j. + alpha)).
     """
     if prior is None:
         return concentration
     shape, rate = prior
-    n = counts.sum(1)
-    n = n[n > 0].to(concentration.dtype)
+    n = counts.sum(1).to(concentration.dtype)
     one = torch._standard_gamma((concentration + 1).expand(len(n)).contiguous(), generator=generator)
     log_w = one.log() - (one + torch._standard_gamma(n, generator=generator)).log()
     s = uniforms(n.shape, generator) * (n + concentration) < n

@@ -118,9 +118,9 @@ def first_rows(data: R, num_rows: int, generator: torch.Generator) -> R:
 def minibatch(data: R, size: int, generator: torch.Generator) -> Minibatch[R]:
     """`size` rows, drawn with replacement as often as they count; in the batch each counts once."""
     if data.weights is None:
-        start, number = data.span
-        chosen = torch.randint(number, (size,), generator=generator, device=data.targets.device) - start
-        rows: R = data.rows(chosen[(chosen >= 0) & (chosen < data.num_data)])
+        number = data.span[1]
+        chosen = torch.randint(number, (size,), generator=generator, device=data.targets.device)
+        rows: R = data.rows(own_of(chosen, data.num_data, data.span))
         return Minibatch(rows.counting(size), number / size)
     batch: Any = data.rows(own_of(draw_rows(data.weights, size, generator), data.num_data))
     return Minibatch(replace(batch, weights=None).counting(size), data.total_weight / size)
