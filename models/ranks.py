@@ -62,10 +62,6 @@ class Ranks:
         """What each of some functions gives, the same on all ranks."""
         return [work() for work in works]
 
-    def drawn(self, number: int, start: int, total: int, draw: Callable[[int], Tensor]) -> Tensor:
-        """The entries [n, ...] of this rank's rows, from `start` on, of a draw [N, ...] that all ranks make alike."""
-        return draw(total)[start : start + number]
-
     def objects(self, own: Any) -> list[Any]:
         """What each rank has, in their order; for what is exchanged now and then."""
         found = [None] * self.size

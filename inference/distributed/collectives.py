@@ -70,12 +70,32 @@ def on_all(work: Callable[[], T], act: str = "begin") -> T:
     return found[0]
 
 
-def own_draws(number: int, draw: Callable[[int], Tensor], at: tuple[int, int] | None = None) -> Tensor:
+def own_draws(
+    number: int,
+    draw: Callable[[int, torch.Generator], Tensor],
+    generator: torch.Generator,
+    at: tuple[int, int] | None = None,
+) -> Tensor:
     """The entries [n, ...] that belong to this rank's rows of a draw [N, ...] for the rows of all ranks, which they
-    share, from how many are here, and their `span`, where it is known."""
+    share, from how many are here, and their `span`, where it is known.
+
+    `draw` makes so many entries from a stream. Of many rows each block has a stream of its own, and a rank draws only
+    the blocks that its rows are in.
+    """
     start, total = span(number) if at is None else at
-    those = ranks()
-    return draw(total) if those is None else those.drawn(number, start, total, draw)
+    stop = start + number
+    if total <= _BLOCK:
+        return draw(total, generator)[start:stop]
+    seed, parts = int(torch.randint(2**62, (), generator=generator, device=generator.device)), list[Tensor]()
+    for first in range(start - start % _BLOCK, max(start + 1, stop), _BLOCK):
+        stream = torch.Generator(generator.device).manual_seed(seed + first // _BLOCK)
+        parts.append(draw(min(_BLOCK, total - first), stream)[max(0, start - first) : stop - first])
+    return torch.cat(parts)
+
+
+def own_exponentials(like: Tensor, generator: torch.Generator, at: tuple[int, int] | None = None) -> Tensor:
+    """Standard exponential numbers [n] for this rank's rows, as `own_draws`, in the precision of a tensor [n]."""
+    return own_draws(len(like), lambda n, stream: like.new_empty(n).exponential_(generator=stream), generator, at)
 
 
 def each(works: list[Callable[[], T]]) -> list[T]:
@@ -87,3 +107,6 @@ def each(works: list[Callable[[], T]]) -> list[T]:
 def once(work: Callable[[], T], again: Callable[[T], T] = lambda found: found) -> T:
     """What `work` returns, computed once. `again` replaces the part that depends on the rows that are here."""
     return work() if ranks() is None else again(each([work])[0])
+
+
+_BLOCK = 2**16  # rows

@@ -33,7 +33,6 @@ class _Tape:
     known: list[Tensor] = field(default_factory=list)  # sums of the passes before
     part: Tensor | None = None  # of the next sum, from the blocks so far
     join: Callable[[Tensor, Tensor], Tensor] = torch.add  # of the parts
-    noise: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # by the sums before, with what is left then
     parts: list[list[_Tape]] = field(default_factory=list)  # of the functions that it called by `each`
     found: tuple[Any, Tensor] | None = None  # what it gave, the same for all blocks, with what is left then
     asked: int = 0  # sums on this block so far
@@ -106,22 +105,6 @@ class Blocks(Ranks):
             raise _Said
         return results
 
-    def drawn(self, number: int, start: int, total: int, draw: Callable[[int], Tensor]) -> Tensor:
-        """The entries [n, ...] of this block's rows of a draw [N, ...]: as in one process that has few enough rows for
-        that; else from a stream of its own."""
-        if total <= _MOST_DRAWN:
-            if self.tape.asked not in self.tape.noise:
-                self.tape.noise[self.tape.asked] = draw(total), self.generator.get_state()
-            values, after = self.tape.noise[self.tape.asked]
-            self.generator.set_state(after)
-            return values[start : start + number]
-        seed = int(torch.randint(2**62, (), generator=self.generator, device=self.generator.device))
-        after = self.generator.get_state()
-        self.generator.manual_seed(seed + self.number)
-        values = draw(number)
-        self.generator.set_state(after)
-        return values
-
     def _asked(self, tensor: Tensor, join: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         tape = self.tape
         if not tensor.numel():
@@ -169,6 +152,3 @@ def _part(tape: _Tape) -> Tensor:
 
 class _Said(Exception):
     """A block has added its part to a sum that is not known yet; the function begins again in the next pass."""
-
-
-_MOST_DRAWN = 2**20  # rows: 8 MB of numbers

@@ -27,6 +27,13 @@ class Nearest(NamedTuple):
     scores: Tensor | None = None  # [N, C] of the points there; None: nobody had to know
 
 
+class Savings(NamedTuple):
+    """What components would save the points for which any of them saves something."""
+
+    points: Tensor  # [M] their numbers
+    saved: Tensor  # [M, K]
+
+
 def nearest_components(problem: Problem, centers: Tensor, weights: Tensor) -> Nearest:
     """The cheapest component of every point, and what it costs there, from classifiers [K, P, C] of the components.
 
@@ -37,9 +44,8 @@ def nearest_components(problem: Problem, centers: Tensor, weights: Tensor) -> Ne
     X = problem.X
     if not host.on_cpu(X) or X.is_sparse:
         return Nearest(*_cheapest(problem, centers, weights))
-    assignments, lead = _leaders(problem, X, centers)
-    slope, offset = _terms(problem, centers)
-    cost = offset[assignments] - own_scores(X, slope.unsqueeze(2), assignments).squeeze(1) + problem.base
+    assignments, lead, cost = _leaders(problem, X, centers)
+    cost += problem.base
     decided, scores = lead > 0, None
     if weights.numel():
         scores = own_scores(problem.data.features, weights, assignments)
@@ -64,17 +70,22 @@ def all_costs(problem: Problem, centers: Tensor, weights: Tensor) -> Tensor:
     return result
 
 
-def all_savings(problem: Problem, centers: Tensor, weights: Tensor, cost: Tensor) -> Tensor:
-    """r_n [q_n - Q_n(k)]_+ [N, K]: what each component would save the points, of the costs q [N] that they have now.
+def all_savings(problem: Problem, centers: Tensor, weights: Tensor, cost: Tensor) -> Savings:
+    """r_n [q_n - Q_n(k)]_+: what each component would save the points, of the costs q [N] that they have now.
 
     The next call for the same problem writes over them.
     """
-    result, excess = problem.room(len(centers)), (cost - problem.base).unsqueeze(1)
+    room, excess, saving = problem.room(len(centers)), (cost - problem.base).unsqueeze(1), list[Tensor]()
+    first = 0
     for rows, costs in _cost_chunks(problem, centers, weights):
-        saved = torch.sub(excess[rows], costs, out=result[rows]).relu_()
+        saved = torch.sub(excess[rows], costs, out=costs).relu_()
+        some = torch.nonzero(saved.amax(1)).squeeze(1)  # few: most points are nearer to their own centre
+        own = torch.index_select(saved, 0, some, out=room[first : first + len(some)])
         if problem.data.weights is not None:
-            saved *= problem.data.weights[rows].to(saved).unsqueeze(1)
-    return result
+            own *= problem.data.weights[rows][some].to(own).unsqueeze(1)
+        saving.append(some + rows.start)
+        first += len(some)
+    return Savings(torch.cat(saving), room[:first])
 
 
 def component_sums(
@@ -121,8 +132,9 @@ def _sums(X: Rows, assignments: Tensor, num_components: int, weights: Tensor | N
     return members.T @ X, members.sum(0)
 
 
-def _leaders(problem: Problem, X: Tensor, centers: Tensor) -> tuple[Tensor, Tensor]:
-    """The nearest centre [N] of every row of X, and by how much at least the others' divergences exceed its own [N].
+def _leaders(problem: Problem, X: Tensor, centers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The nearest centre [N] of every row of X, by how much at least the others' divergences exceed its own [N], and
+    this one [N], without its base.
 
     In single precision the error of o - x . s is at most (D + 8) u (|x| |s| + |o|), with u the rounding of one step of
     its sum. Underflow adds a little to that; after an overflow the point is undecided.
@@ -130,8 +142,9 @@ def _leaders(problem: Problem, X: Tensor, centers: Tensor) -> tuple[Tensor, Tens
     from . import _numba_assignment
 
     (N, D), K = X.shape, len(centers)
-    slope, offset = (terms.float() for terms in _terms(problem, centers))
-    nearest, lead = torch.empty(N, dtype=torch.int64), torch.empty(N)
+    exact = _terms(problem, centers)
+    slope, offset = (terms.float() for terms in exact)
+    nearest, lead, own = torch.empty(N, dtype=torch.int64), torch.empty(N), centers.new_empty(N)
     step = _chunk_rows(X, max(K, D) // 2)  # numbers half as long
     buffer = torch.empty(K * step)
     for start in range(0, N, step):
@@ -140,9 +153,12 @@ def _leaders(problem: Problem, X: Tensor, centers: Tensor) -> tuple[Tensor, Tens
         torch.mm(slope, X[rows].float().T, out=products)
         arrays = products, offset, nearest[rows], lead[rows]
         _numba_assignment.leaders(*(array.numpy() for array in arrays))
-    limits, size, most = torch.finfo(torch.float32), problem.sizes, slope.norm(dim=1).max()
-    rounding = limits.eps / 2 * (size * most + offset.abs().max()) + limits.tiny * (1 + size + most)
-    return nearest, lead - 2 * (D + 8) * rounding
+        scores = own_scores(X[rows], exact[0].unsqueeze(2), nearest[rows])
+        torch.sub(exact[1][nearest[rows]], scores.squeeze(1), out=own[rows])
+    limits, most = torch.finfo(torch.float32), slope.norm(dim=1).max()
+    unit, least = (D + 8) * limits.eps, 2 * (D + 8) * limits.tiny
+    rounding = problem.sizes * (unit * most + least) + (unit * offset.abs().max() + least * (1 + most))
+    return nearest, lead - rounding, own
 
 
 def _terms(problem: Problem, centers: Tensor) -> tuple[Tensor, Tensor]:

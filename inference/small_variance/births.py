@@ -8,9 +8,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..distributed.collectives import all_sum, once, own_draws
+from ..distributed.collectives import all_sum, once, own_exponentials
 from ..distributed.picked import own_of, taken, top
-from .assignment import all_savings
+from .assignment import Savings, all_savings
 from .problem import Problem
 from .state import Descent
 
@@ -68,7 +68,7 @@ def candidates(excess: Tensor, num_components: int, problem: Problem, generator:
     most = max(4, min(max(16, num_components), _GAIN_NUMBERS // max(N, problem.X.shape[1])))
     count = min(most, (N + 1) // 2)
     dearest = top(excess, max(1, count // 4), span)
-    noise = own_draws(len(excess), lambda number: excess.new_empty(number).exponential_(generator=generator), span)
+    noise = own_exponentials(excess, generator, span)
     weight = excess.clamp(min=torch.finfo(excess.dtype).tiny) / noise
     if weights is not None:
         weight *= weights.to(weight)
@@ -77,32 +77,33 @@ def candidates(excess: Tensor, num_components: int, problem: Problem, generator:
 
 
 def _best_first(
-    savings: Tensor,
+    savings: Savings,
     charges: Tensor,
     price: Callable[[int], Tensor | float],
     most: int,
     assignments: Tensor,
     first_label: int,
 ) -> list[int]:
-    """The candidates opened, in order; points move to them in `assignments` [N], and `savings` [N, M] are used up.
+    """The candidates opened, in order; points move to them in `assignments` [N], and savings by M are used up.
 
     A candidate that has lost more than half of its savings to the others waits for a later sweep: once the centres have
     moved to their means, it often does not pay.
     """
-    total = all_sum(savings.sum(0, dtype=torch.float64))
+    points, saved = savings
+    total = all_sum(saved.sum(0, dtype=torch.float64))
     first_total, opened = total.clone(), list[int]()
     while len(opened) < most:
         gain, best = torch.where(total >= first_total / 2, total - charges, -torch.inf).max(0)
         if gain <= price(len(opened)):
             break
-        movers = torch.nonzero(savings[:, best] > 0).squeeze(1)
-        assignments[movers] = first_label + len(opened)
+        movers = torch.nonzero(saved[:, best] > 0).squeeze(1)
+        assignments[points[movers]] = first_label + len(opened)
         opened.append(int(best))
         lost = torch.zeros_like(total)
         for part in movers.split(max(1, _LEFT_NUMBERS // len(total))):
-            old = savings[part]
+            old = saved[part]
             left = (old - old[:, best, None]).relu_()
-            savings[part] = left
+            saved[part] = left
             lost += (old - left).sum(0, dtype=torch.float64)
         total -= all_sum(lost)
     return opened

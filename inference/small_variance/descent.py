@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -156,10 +155,9 @@ def _objective(problem: Problem, state: Descent, parts: Parts, base: Tensor) -> 
 
 def _stirred(state: Descent, generator: torch.Generator) -> Descent:
     """The state with a share of its points in components at random."""
-    options: dict[str, Any] = {"generator": generator, "device": generator.device}
-    N, K = len(state.assignments), state.num_components
-    moves = own_draws(N, lambda number: torch.rand(number, **options) < _STIRRED)
-    anywhere = own_draws(N, lambda number: torch.randint(K, (number,), **options))
+    N, K, device = len(state.assignments), state.num_components, generator.device
+    moves = own_draws(N, lambda n, stream: torch.rand(n, generator=stream, device=device) < _STIRRED, generator)
+    anywhere = own_draws(N, lambda n, stream: torch.randint(K, (n,), generator=stream, device=device), generator)
     return replace(state, assignments=torch.where(moves, anywhere, state.assignments)).occupied()
 
 

@@ -63,7 +63,7 @@ def keeping_penalty(problem: Problem, state: Descent, generator: torch.Generator
     cost = all_costs(problem, state.centers, state.weights).gather(1, state.assignments.unsqueeze(1)).squeeze(1)
     chosen = candidates(cost - problem.founding, K, problem, generator)
     founders = problem.founders(chosen)
-    savings = all_savings(problem, *founders, cost).sum(0, dtype=torch.float64)
+    savings = all_savings(problem, *founders, cost).saved.sum(0, dtype=torch.float64)
     saved, least = all_sum(savings), _LEAST * float(state.objective)
     return _asking(problem, 2 * max(float((saved - problem.charges(*founders)).max()), least), K)
 

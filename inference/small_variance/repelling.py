@@ -16,7 +16,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ..distributed.collectives import all_largest, own_draws
+from ..distributed.collectives import all_largest, own_exponentials
 from ..distributed.picked import own_of, top
 from ..protocol import D, M
 from ..running.engine import Draw, Kernel
@@ -220,7 +220,7 @@ def _candidates(state: RepellingDescent, landscape: Landscape, generator: torch.
     excess = costs + all_largest(-costs.amin())
     data = landscape.problem.data
     weight = data.counted(excess.clamp(min=torch.finfo(costs.dtype).tiny))
-    noise = own_draws(len(weight), lambda number: weight.new_empty(number).exponential_(generator=generator), data.span)
+    noise = own_exponentials(weight, generator, data.span)
     return top(weight / noise, min(_TRIES, data.span[1]), data.span)
 
 

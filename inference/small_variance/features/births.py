@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ....models.losses import PseudoObservation
 from ...classifiers.minimum import all_found, slopes
-from ...distributed.collectives import all_any, all_largest, all_sum, all_sums, own_draws
+from ...distributed.collectives import all_any, all_largest, all_sum, all_sums, own_exponentials
 from ...distributed.picked import own_of, taken, top
 from .bits import move_bits
 from .fit import refit
@@ -198,7 +198,7 @@ def _candidates(excess: Tensor, residual: Residual, generator: torch.Generator) 
         return torch.arange(N, device=device)
     dearest = top(excess, most // 4, span)
     weight = residual.problem.data.row_weights.squeeze(1) * excess.clamp(min=torch.finfo(excess.dtype).tiny)
-    weight /= own_draws(here, lambda number: weight.new_empty(number).exponential_(generator=generator), span)
+    weight /= own_exponentials(weight, generator, span)
     weight[own_of(dearest, here, span)] = 0.0
     return torch.cat([dearest, top(weight, most - len(dearest), span)])
 

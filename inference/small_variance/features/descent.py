@@ -24,7 +24,7 @@ def scattered(problem: FeatureProblem, penalty: float, num_features: int, genera
     """Up to so many features of random bits."""
     state, (N, device) = problem.start(penalty), (problem.data.num_data, problem.data.X.device)
     number = int(torch.randint(1, num_features + 1, (), generator=generator, device=device))
-    bits = own_draws(N, lambda rows: torch.randint(2, (rows, number), generator=generator, device=device))
+    bits = own_draws(N, lambda n, stream: torch.randint(2, (n, number), generator=stream, device=device), generator)
     for column in bits.T:
         state = state.joined(column, torch.zeros_like(problem.data.X[0]))
     return refit(state, problem)

@@ -55,7 +55,7 @@ def init(model: FeatureModel, data: FeatureData, generator: torch.Generator, *, 
     """
     state, like = prior_state(model, data, rule), data.X
     N, K = state.features.shape
-    bits = own_draws(N, lambda number: torch.randint(2, (number, K), generator=generator, device=like.device))
+    bits = own_draws(N, lambda n, stream: torch.randint(2, (n, K), generator=stream, device=like.device), generator)
     state = replace(state, features=0.1 + 0.8 * bits.to(like))
     for _ in range(_NUM_UNSUPERVISED):
         state, _ = update_globals(state, data, model)

@@ -85,7 +85,7 @@ class VariationalPartition(Variational[Data, Mixture]):
         if torch.equal(*sizes):
             return self
         now, best = log_labelled_prior(sizes, prior.a, prior.b)
-        return self.permuted(order) if best > now else self
+        return self.permuted(order) if best - now > _ALIKE * now.abs() else self
 
     def standing_for(self, rows: Data, num_data: int, num_units: float) -> Self:
         return self.scaled(num_units / rows.total_weight)
@@ -124,3 +124,6 @@ def update_prior(state: P, model: Mixture | BNMC) -> P:
 def _best_sticks(state: VariationalPartition, sizes: Tensor, model: Mixture | BNMC) -> Tensor:
     prior = expected_prior(state, model)
     return torch.stack(posterior_sticks(sizes, prior.a, prior.b))
+
+
+_ALIKE = 1e-12  # rounding: of the last two sticks at a concentration of 1 both orders are as good

@@ -104,7 +104,9 @@ def start_features(model: MultiTaskInfiniteLatentSVM, data: TaskData, generator:
     with torch.enable_grad():
         scores = torch.zeros_like(data.known).requires_grad_()
         (slope,) = torch.autograd.grad(model.loss.log_factor(scores, data.known).sum(), scores)
-    lead = torch.linalg.svd(all_sum(data.X.T @ data.by_task(slope)), full_matrices=False).U[:, : K // 2].double()
+    directions, sizes, _ = torch.linalg.svd(all_sum(data.X.T @ data.by_task(slope)), full_matrices=False)
+    exist = sizes > _ROUNDING * sizes.amax()  # of opposite tasks there is one; what else is found is rounding
+    lead = (directions * exist)[:, : K // 2].double()
     along = lead / lead.abs().amax(0).clamp(min=torch.finfo(lead.dtype).tiny)
     along = torch.stack([along, -along], 2).flatten(1)
     psi = 0.5 + _SPREAD * (uniforms((D, K), generator) - 0.5)
@@ -179,5 +181,6 @@ def steps_by(rule: Rule) -> Steps[MeanFieldProjection, TaskData, MultiTaskInfini
 
 
 BY_RULE = StepsByRule(lambda backend, model: {rule: steps_by(rule) for rule in RULES.values()}, splits=True)
+_ROUNDING = 1e-5  # in single precision too
 _SPREAD = 0.3
 _LEAD = 0.3

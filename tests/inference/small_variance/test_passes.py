@@ -9,7 +9,7 @@ import torch
 from two_ranks import on_threads
 
 from regbayes.inference import SmallVariance, rows_of
-from regbayes.inference.distributed import passes
+from regbayes.inference.distributed import collectives, passes
 from regbayes.inference.distributed.collectives import all_largest, all_sum, each, once, own_draws, span
 from regbayes.inference.running.sweeps import Sweeps
 from regbayes.inference.small_variance import partition, penalty
@@ -64,14 +64,33 @@ def test_the_penalty_comes_from_the_rows_that_a_fit_in_memory_draws(monkeypatch)
     torch.testing.assert_close(found.samples["penalty"], whole.samples["penalty"], rtol=1e-10, atol=0.0)
 
 
-def test_blocks_that_draw_for_themselves_descend_too(monkeypatch) -> None:
-    monkeypatch.setattr(passes, "_MOST_DRAWN", 100)
-    backend = SmallVariance(max_steps=20)
-    found, again = (backend.fit(DPM(), source_of(X)) for _ in range(2))
-    assert torch.equal(found.samples["assignments"], again.samples["assignments"])
-    assert (found.trace.values.diff() <= 0).all()
-    whole = backend.fit(DPM(), X)
-    assert found.trace.values[0, -1] < 1.05 * whole.trace.values[0, -1]
+def test_blocks_whose_rows_have_streams_of_their_own_find_the_same(monkeypatch) -> None:
+    monkeypatch.setattr(collectives, "_BLOCK", 700)
+    backend = SmallVariance(num_restarts=2, max_steps=4, num_jobs=1)
+    whole, found = backend.fit(DPM(), X), backend.fit(DPM(), source_of(X))
+    assert torch.equal(found.samples["assignments"], whole.samples["assignments"])
+
+
+@pytest.mark.parametrize("total", [8, 29, 70, 71])
+def test_draws_for_the_rows_of_all_do_not_depend_on_who_has_them(generator, monkeypatch, total) -> None:
+    monkeypatch.setattr(collectives, "_BLOCK", 10)
+    asked, before = list[int](), generator.get_state()
+
+    def draw(number, stream):
+        asked.append(number)
+        return torch.rand(number, 2, generator=stream)
+
+    def of(start, stop):
+        generator.set_state(before)
+        return own_draws(stop - start, draw, generator, (start, total))
+
+    whole, after = of(0, total), generator.get_state()
+    assert whole.unique().numel() == 2 * total
+    for start, stop in itertools.pairwise([0, total // 3, total // 2, total // 2, total, total]):
+        asked.clear()
+        assert torch.equal(of(start, stop), whole[start:stop])
+        assert sum(asked) <= stop - start + 18
+        assert torch.equal(generator.get_state(), after)
 
 
 def test_few_rows_of_a_source_are_fitted_as_a_tensor() -> None:
@@ -93,7 +112,7 @@ def test_functions_over_blocks_have_sums_and_draws_of_all_rows(generator) -> Non
             calls[power - 1] += 1
             return all_sum((parts[place] ** power).sum())
 
-        noise = own_draws(len(parts[place]), lambda number: torch.rand(number, generator=generator))
+        noise = own_draws(len(parts[place]), lambda n, stream: torch.rand(n, generator=stream), generator)
         sums = each([lambda: counted(1), lambda: counted(2)])
         shared = once(lambda: torch.rand(2, generator=generator) + 0 * all_sum(sums[0]))
         return noise, torch.stack(sums), shared, all_largest(parts[place].max())

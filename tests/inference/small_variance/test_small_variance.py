@@ -22,7 +22,7 @@ from tiny_optima import partition_values
 from regbayes.datasets import make_dp_mixture
 from regbayes.inference.classifiers.minimum import estimate, majorizer_minimum
 from regbayes.inference.small_variance import SmallVariance, descent
-from regbayes.inference.small_variance.assignment import all_costs, component_sums, nearest_components
+from regbayes.inference.small_variance.assignment import all_costs, all_savings, component_sums, nearest_components
 from regbayes.inference.small_variance.births import candidates, open_components
 from regbayes.inference.small_variance.merge import merge_components, merge_once
 from regbayes.inference.small_variance.penalty import farthest_first
@@ -250,6 +250,10 @@ def test_chunks_do_not_show(loss, generator, monkeypatch) -> None:
     monkeypatch.setattr("regbayes.inference.small_variance.assignment._SUM_ROWS", 7)
     torch.testing.assert_close(nearest_components(problem, state.centers, state.weights), whole[0])
     torch.testing.assert_close(own_scores(problem.data.features, state.weights, state.assignments), whole[1])
+    cost = costs.gather(1, state.assignments.unsqueeze(1)).squeeze(1)
+    points, saved = all_savings(problem, state.centers, state.weights, cost)
+    torch.testing.assert_close(torch.zeros_like(costs).index_copy(0, points, saved), (cost.unsqueeze(1) - costs).relu())
+    assert 0 < len(points) < len(costs)
     sums, counts = component_sums(problem.X, state.assignments, len(state.centers))
     members = torch.nn.functional.one_hot(state.assignments).double()
     torch.testing.assert_close(sums, members.T @ problem.X)

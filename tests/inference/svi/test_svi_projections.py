@@ -289,6 +289,18 @@ def test_the_augmented_bound_is_below_the_log_evidence() -> None:
 # -- fits --------------------------------------------------------------------------------------------------------------
 
 
+def test_tasks_that_are_opposite_start_in_one_direction_and_not_in_one_of_rounding() -> None:
+    """They pull one way, so the second singular vector is rounding alone, which is another one of rows reversed."""
+    opposite, order = torch.stack([SIGNS[:, 0], -SIGNS[:, 0]], 1), torch.arange(7).flip(0)
+    model = MultiTaskInfiniteLatentSVM(truncation=4)
+    starts = []
+    for rows in (slice(None), order):
+        prepared, data = model.prepare(X[rows], opposite[rows])
+        starts.append(svi.start_features(prepared, data, torch.Generator().manual_seed(1)))
+    torch.testing.assert_close(*starts)
+    assert (starts[0][:, :2] - 0.5).abs().max() > 0.3
+
+
 def test_a_fit_predicts() -> None:
     generator = torch.Generator().manual_seed(1)
     rows = torch.randn((90, 4), generator=generator, dtype=torch.float64)
