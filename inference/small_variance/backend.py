@@ -40,8 +40,8 @@ class SmallVariance(Backend):
     transition_weight : for sequences, weight of the log probabilities of transitions. 0: how often a transition is
         used does not matter, the plain limit; 1: as much as in the likelihood (Roychowdhury, Jiang & Kulis 2013)
     scale : weight of the divergence against the margin loss; the smaller, the more the labels decide the components.
-        "auto": 3 where components have classifiers of classes, since the divergence alone says which of them a new
-        row has; else 1
+        "auto": 3 where components have classifiers of classes and 10 where features have classifiers, since the
+        divergence alone says which of them a new row has; else 1
     num_components : number of components for which the penalty is chosen if it is None; the fit may find another.
         "auto": 8; where components have classifiers of classes as many as there are 15 rows for each weight of one, at
         least 8 and at most 16
@@ -52,8 +52,9 @@ class SmallVariance(Backend):
         component, or from as many as `num_components` says where a penalty that comes from them makes these cheaper
         (where components repel, and for sequences, from those of DP-means); the others from any number of components
         around points far apart. "auto": 10^5 / (N (10 + D + P)) of them for N rows of D columns and P
-        features of classifiers, at least 1 and at most 16: many where they cost little, one for 10^4 rows or more,
-        and one where `init` says where to start. The posterior's `backend` has the number
+        features of classifiers, a tenth of that where rows have features, at least 1 and at most 16: many where they
+        cost little, one for 10^4 rows or more, and one where `init` says where to start. The posterior's `backend` has
+        the number
     init : "auto", or of mixtures whose components do not repel a Tensor [N] of labels, from whose components the first
         restart starts in place of one. A penalty of None is then one at which no more open
     merge : try to merge components whenever the descent has settled
@@ -69,9 +70,8 @@ class SmallVariance(Backend):
     sweep as it has sums over all rows, some 10 to 30, with the answer of a fit of its rows as a tensor. The rows must
     come in the same order in each pass. Memory grows by 4 bytes a row, its label, and while the penalty is chosen by
     4 more. Defaults that come from the data are of the first 100,000 rows, the penalty of 20,000 rows that the
-    generator draws, and `assignments` of the posterior of the first rows alone. Beyond 2^20 rows, draws among all rows
-    are made block by block: of the same law, but other ones than those of a tensor. Each rank of a `group` may have a
-    source of its own: a pass ends in one sum over all of them.
+    generator draws, and `assignments` of the posterior of the first rows alone. Each rank of
+    a `group` may have a source of its own: a pass ends in one sum over all of them.
 
     References
     ----------
@@ -145,9 +145,10 @@ class SmallVariance(Backend):
     def resolve(self, model: Model, data: KernelData) -> Self:
         """A copy with the scale and the numbers of components and restarts."""
         own = self.takes_labels(model) and (coding := coding_of(model)) is not None and coding.has_classes
-        restarts = 1 if isinstance(self.init, Tensor) else _cheap_restarts(data)
+        module = self.module_of(model)
+        restarts = 1 if isinstance(self.init, Tensor) else _cheap_restarts(data, getattr(module, "row_cost", 1))
         auto = {
-            "scale": _SCALE if own else 1.0,
+            "scale": module.auto_scale(model) if hasattr(module, "auto_scale") else 1.0,
             "num_components": _told(data) if own else _COMPONENTS,
             "num_restarts": restarts,
         }
@@ -178,12 +179,13 @@ def _lowest(chains: list[Chain]) -> Chain:
     )
 
 
-def _cheap_restarts(data: KernelData) -> int:
-    """How many descents together see about as many numbers as one descent of many rows does."""
+def _cheap_restarts(data: KernelData, row_cost: int) -> int:
+    """How many descents together cost about as much as one descent of many rows of a mixture does; a row of another
+    structure costs `row_cost` times as much."""
     seen = getattr(data, "features", None)  # what classifiers see; latent features and tasks add a few columns at most
     width = data.X.shape[1] + (0 if seen is None else seen.shape[1])
     num_rows = all_count(getattr(data, "num_own", data.num_data))  # of a source it is of all ranks already
-    return max(1, min(_MOST_RESTARTS, _NUMBERS // (num_rows * (_OVERHEAD + width))))
+    return max(1, min(_MOST_RESTARTS, _NUMBERS // (num_rows * (_OVERHEAD + width) * row_cost)))
 
 
 def _told(data: KernelData) -> int:
@@ -193,7 +195,6 @@ def _told(data: KernelData) -> int:
     return max(_COMPONENTS, min(_MOST_COMPONENTS, told))
 
 
-_SCALE = 3.0
 _COMPONENTS, _MOST_COMPONENTS = 8, 16
 _ROWS = 15  # for each weight of a component's classifier
 _MOST_RESTARTS = 16

@@ -10,6 +10,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from ...models.base import coding_of
 from ...models.data import Data
 from ...models.mixture import Mixture
 from ...models.sparse import entries_sum
@@ -41,6 +42,12 @@ splits_sources = True  # ranks may have a source of rows each
 def takes_labels(model: Mixture) -> bool:
     """Whether a descent may start from labels."""
     return not model.repels
+
+
+def auto_scale(model: Mixture) -> float:
+    """More than 1 where components have classifiers of classes: labels decide less which component a row has."""
+    coding = coding_of(model)
+    return 3.0 if takes_labels(model) and coding is not None and coding.has_classes else 1.0
 
 
 def alone(backend: SmallVariance, model: Mixture) -> str:

@@ -8,6 +8,7 @@ from typing import Self
 
 import torch
 
+from ....models.base import coding_of
 from ....models.latent_features import FeatureData, FeatureModel
 from ...posterior.draws import FeatureDraw, drawn
 from ...running.engine import Draw, Kernel
@@ -21,6 +22,14 @@ from .problem import FeatureDescent, FeatureProblem
 
 def check(backend: SmallVariance, model: FeatureModel) -> None:
     """Every loss and linear likelihood has a small-variance limit."""
+
+
+row_cost = 10  # times that of a row of a mixture, whose bits are not tried one after another
+
+
+def auto_scale(model: FeatureModel) -> float:
+    """More than 1 where features have classifiers: bits that follow noise in the labels are none that a new row has."""
+    return 10.0 if coding_of(model) is not None else 1.0
 
 
 def alone(backend: SmallVariance, model: FeatureModel) -> str:

@@ -188,11 +188,28 @@ def test_fit_descends_converges_and_reports_its_objective(loss, generator) -> No
     assert len(values) < 60
     draw = {name: value[0] for name, value in posterior.samples.items()}
     data = posterior.model.data(X, y)
-    problem = FeatureProblem.of(posterior.model, data, 1.0)
+    problem = FeatureProblem.of(posterior.model, data, posterior.backend.scale)
     weights = torch.cat([draw["weights"], draw["input_weights"]])
     state = problem.start(4.0)
     state = replace(state, features=draw["features"].double(), loadings=draw["loadings"], weights=weights)
     assert naive_objective(problem, state) == pytest.approx(float(values[-1]), rel=1e-9)
+
+
+@pytest.mark.slow
+def test_features_do_not_follow_noise_in_the_labels() -> None:
+    """Four bits decide the odds of a label, so no rule is right for more than some 82 % of new rows."""
+    stream = torch.Generator().manual_seed(1)
+    loadings = 2 * torch.randn(4, 12, generator=stream, dtype=torch.float64)
+    bits = torch.randint(2, (700, 4), generator=stream).double()
+    X = bits @ loadings + 0.5 * torch.randn(700, 12, generator=stream, dtype=torch.float64)
+    odds = bits @ torch.tensor([4.0, -4.0, 3.0, -3.0], dtype=torch.float64)
+    y = (torch.rand(700, generator=stream, dtype=torch.float64) < odds.sigmoid()).long()
+    best = ((odds > 0).long() == y)[100:].double().mean()
+    found = SmallVariance(num_restarts=1).fit(InfiniteLatentSVM(), X[:100], y[:100])
+    assert found.backend.scale == 10.0
+    assert (found.predict(X[100:]) == y[100:]).double().mean() > best - 0.08
+    labels_decide = SmallVariance(num_restarts=1, scale=1.0).fit(InfiniteLatentSVM(), X[:100], y[:100])
+    assert (labels_decide.predict(X[100:]) == y[100:]).double().mean() < best - 0.15
 
 
 # -- the limit of the model ----------------------------------------------------------------------------------------
@@ -296,7 +313,7 @@ def test_single_creation_opens_features_only_where_a_row_alone_pays() -> None:
     model = InfiniteLatentSVM(
         LinearGaussian(offset=0.0, noise_variance=1.0, loading_variance=100.0), Hinge(0.01), feature_map=None
     )
-    options = {"penalty": 400.0, "progress": False}
+    options = {"penalty": 400.0, "scale": 1.0, "progress": False}
     single = SmallVariance(num_restarts=1, creation="single", **options).fit(model, X, y)
     assert single.num_latent_features == 1
     assert single.features[:, 0].sum() == 1
