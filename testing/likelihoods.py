@@ -252,7 +252,7 @@ def _check_divergence(family: ExponentialFamily, X: Tensor, generator: torch.Gen
 
 
 def _check_size(family: ExponentialFamily, X: Tensor, U: Tensor, generator: torch.Generator) -> None:
-    """D(x, mu) = max log p(x | theta) - log p(x | theta of mu), theta from so many copies of rows that no prior is left.
+    """D(x, mu) = max log p(x | theta) - log p(x | theta of mu), theta from so many copies that no prior is left.
 
     Skipped where the log density of a row has no maximum, as with an unknown covariance: there the prior says how
     large the divergence is.
