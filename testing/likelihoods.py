@@ -23,10 +23,12 @@ from ..models.arrays import as_features
 from ..models.compiled import is_compiled
 from ..models.config import resolved
 from ..models.dpm import DPM
+from ..models.host import one_thread
 from ..models.likelihoods import ExponentialFamily, Likelihood, Parameters, Product
 from ..models.sparse import SparseRows
 
 
+@one_thread()
 def check_likelihood(likelihood: Likelihood, X: Any, *, generator: torch.Generator | None = None) -> None:
     """Check a family on rows X [N, D] of its support; a few dozen rows are enough.
 
