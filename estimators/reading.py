@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_consistent_length, validate_data
 from torch import Tensor
 
 from ..models.numbers import as_tensor, has_text, require_unmasked
+from .streams import is_source
 
 T = TypeVar("T")
 
@@ -24,8 +25,13 @@ def read_rows(estimator: Any, X: Any, **checks: Any) -> Any:
     Raises
     ------
     ValueError, TypeError    naming X, and the columns of a frame, on whatever holds no numbers; on text too, even of
-                             digits ("1_000" would be a thousand).
+                             digits ("1_000" would be a thousand); on a file, which `fit` alone may take.
     """
+    if is_source(X):
+        raise ValueError(
+            "X is a file or another source of rows; expected rows [N, D] in memory. For all rows of a source take "
+            "map_rows of regbayes.inference: map_rows(model.predict, rows_of(path, columns=[...]))."
+        )
     X = array_like("X", X)
     if not scipy.sparse.issparse(X):
         values = named("X", lambda: np.asarray(X))

@@ -248,7 +248,9 @@ class Backend(Config):
             need not fit into memory, `rows_of(...)` or a torch DataLoader, with y in its blocks
         lengths : rows of each sequence, one after another in X, for the models of sequences; None: one sequence
         sample_weight : how many times each row counts [N], at least 0: 0 leaves a row out, which gets its component
-            at the end. Whole numbers alone where single rows are drawn into components (Gibbs, NUTS, Autoguide)
+            at the end. Whole numbers alone where single rows are drawn into components (Gibbs, NUTS, Autoguide), and
+            of documents (`LDA`, `MedLDA`); none of sequences (`IHMM`, `DIH`), of tasks
+            (`MultiTaskInfiniteLatentSVM`) and of a source of rows
         loss_weight : how many times the loss of each row counts [N], at least 0, wherever the row itself does: factors
             phi(y_n | f_n)^c_n. By `SVI(rule="gibbs")` of mixtures with classifiers
         checkpoint : file that the chains are written to, whole or not at all: after the first step that ends

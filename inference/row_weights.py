@@ -17,6 +17,8 @@ from torch import Tensor
 
 from ..models.arrays import as_vector, as_weights
 from ..models.base import coding_of
+from ..models.multi_task import TaskData
+from ..models.sequence import Sequences
 from ..models.sparse import Rows
 from ..models.topics import TopicData
 from .distributed.rows import streamed
@@ -114,10 +116,9 @@ def _require_weighable(model: Model, X: Any, name: str) -> None:
     if streamed(X) is not None:
         raise ValueError(f"{name} goes with arrays. Leave it out of a fit from a source, or repeat its rows.")
     if not _takes_weights(model) and not issubclass(model.data_type, TopicData):
-        raise ValueError(
-            f"{type(model).__name__} takes no {name}: only rows that are exchangeable have weights, not the "
-            "steps of sequences. Leave it out."
-        )
+        kinds = (kind for kind in _WITHOUT if issubclass(model.data_type, kind))
+        why = _WITHOUT.get(next(kinds, object), "its `data` has no argument `weights`. Leave it out.")
+        raise ValueError(f"{type(model).__name__} takes no {name}: {why}")
 
 
 def _targets(model: Model, y: Any, X: Rows) -> Rows:
@@ -148,3 +149,7 @@ def _require_whole(weights: Tensor, backend: Weighing, model: Model) -> None:
 
 
 _MOST_COPIES = 10**8
+_WITHOUT: dict[type[Any], str] = {
+    Sequences: "only rows that are exchangeable have weights, not the steps of sequences. Leave it out.",
+    TaskData: "a row counts once in each of its tasks. Leave it out, or repeat rows of X and Y.",
+}

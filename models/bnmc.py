@@ -58,7 +58,7 @@ class BNMC(Model):
         "multinomial", else the former. Where both are left at None, a and b of bits are `label_rates`
         and 1 minus those: a prior that counts as one row and knows which labels are rare
     loss : margin loss of each label: a binary one, such as `Logistic` or `Hinge`
-    prior : over the partition, `DirichletProcess` or `PitmanYor`
+    prior : over the partition, `DirichletProcess`, `PitmanYor` or `MixtureOfFiniteMixtures` (Gibbs, small variance)
     feature_map : what the classifiers see of x; sparse X needs one that takes it, such as `PrincipalDirections`
     weight_scale : nu > 0, prior standard deviation of the classifier weights
     truncation : T >= 2, number of components of the Pyro program, of SVI and of the blocked Gibbs scan

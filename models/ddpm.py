@@ -32,7 +32,7 @@ class DDPM(Hyperplanes, Mixture):
     likelihood : family of the rows; hyperparameters left at None are set from the data
     loss : binary margin loss of a hyperplane. A division of which hyperplanes see nothing costs up to 4 c nats a row of
         a hinge of strength c, however many the rows, and stands if rows gain as much of their density: 0.4 by default
-    prior : over the partition, `DirichletProcess` or `PitmanYor`
+    prior : over the partition, `DirichletProcess`, `PitmanYor` or `MixtureOfFiniteMixtures` (Gibbs, small variance)
     feature_map : what the hyperplanes see of x, by default leading principal directions
     weight_scale : nu > 0, prior standard deviation of the hyperplanes' weights; towards 0 the model becomes a `DPM`
     truncation : T >= 2, number of components of the Pyro program, of SVI and of the blocked Gibbs scan

@@ -23,7 +23,7 @@ class DPM(Mixture):
     Parameters
     ----------
     likelihood : family of the rows; hyperparameters left at None are set from the data
-    prior : over the partition, `DirichletProcess` or `PitmanYor`
+    prior : over the partition, `DirichletProcess`, `PitmanYor` or `MixtureOfFiniteMixtures` (Gibbs, small variance)
     truncation : T >= 2, number of components of the Pyro program, of SVI and of the blocked Gibbs scan
     num_features : width D of X; None: that of the data
     """

@@ -36,7 +36,7 @@ class InfiniteSVM(Labelled, Mixture):
     ----------
     likelihood : family of the inputs; hyperparameters left at None are set from the data
     loss : margin loss. A binary loss is used one-versus-rest when there are more than two classes
-    prior : over the partition, `DirichletProcess` or `PitmanYor`
+    prior : over the partition, `DirichletProcess`, `PitmanYor` or `MixtureOfFiniteMixtures` (Gibbs, small variance)
     feature_map : what the classifiers see of x: `Standardized`, `Nystroem` (a kernel), `PrincipalDirections`, or
         any callable from [N, D] to [N, P]
     weight_scale : nu > 0, prior standard deviation of the classifier weights

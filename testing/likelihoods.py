@@ -6,6 +6,7 @@ a new family is right if the program that it states, the densities and the norma
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from typing import Any, cast
 
@@ -18,14 +19,17 @@ from torch.distributions import Distribution, biject_to
 from ..inference.gibbs.scans.collapsed import PartitionSlots
 from ..inference.gibbs.scans.slots import Compiled, Tensors
 from ..inference.gibbs.state import PartitionState
+from ..models.arrays import as_features
 from ..models.compiled import is_compiled
 from ..models.config import resolved
 from ..models.dpm import DPM
+from ..models.host import one_thread
 from ..models.likelihoods import ExponentialFamily, Likelihood, Parameters, Product
 from ..models.sparse import SparseRows
 
 
-def check_likelihood(likelihood: Likelihood, X: Tensor, *, generator: torch.Generator | None = None) -> None:
+@one_thread()
+def check_likelihood(likelihood: Likelihood, X: Any, *, generator: torch.Generator | None = None) -> None:
     """Check a family on rows X [N, D] of its support; a few dozen rows are enough.
 
     Of any family the program and the densities; of an `ExponentialFamily` all that follows from conjugacy too.
@@ -33,7 +37,7 @@ def check_likelihood(likelihood: Likelihood, X: Tensor, *, generator: torch.Gene
     Parameters
     ----------
     likelihood : the family, hyperparameters given or None
-    X : Tensor [N, D], N >= 4; NaN where an entry is missing, if the family takes that
+    X : rows [N, D] as `fit` takes them, N >= 4; NaN where an entry is missing, if the family takes that
     generator : source of the random splits and draws, on the device of X; None: a fixed seed
 
     Raises
@@ -46,8 +50,9 @@ def check_likelihood(likelihood: Likelihood, X: Tensor, *, generator: torch.Gene
     >>> from regbayes.models import PoissonGamma
     >>> check_likelihood(PoissonGamma(), torch.tensor([[0.0, 2.0], [1.0, 7.0], [3.0, 0.0], [0.0, 0.0]]))
     """
+    rows = as_features(X, missing=likelihood.takes_missing)
+    X = (rows.to_dense() if isinstance(rows, SparseRows) else rows).double()
     generator = generator or torch.Generator(X.device).manual_seed(0)
-    X = X.double()
     likelihood.check(X)
     family = likelihood.resolve(X)
     _check_resolve(likelihood, family, X)
@@ -63,7 +68,7 @@ def check_likelihood(likelihood: Likelihood, X: Tensor, *, generator: torch.Gene
     _check_chain(family, X)
     _check_draws(family, X, chi, generator)
     _check_single_precision(likelihood, X)
-    _check_divergence(family, X)
+    _check_divergence(family, X, generator)
     _check_sparse(likelihood, family, X, chi)
     _check_compiled(likelihood, X)
 
@@ -85,6 +90,19 @@ def _check_resolve(likelihood: Likelihood, family: Likelihood, X: Tensor) -> Non
         _require(torch.equal(value, again[name]), f"resolving a resolved family changed {name}.")
     _require(likelihood.resolve(X) is not likelihood, "resolve changed the family in place; expected a copy.")
     resolved(likelihood, X)
+    if "weights" in inspect.signature(likelihood.resolve).parameters:
+        _check_weights(likelihood, X)
+
+
+def _check_weights(likelihood: Likelihood, X: Tensor) -> None:
+    """A row that counts several times is as many rows."""
+    counts = torch.arange(len(X), device=X.device) % 3 + 1
+    counted = _hyperparameters(likelihood.resolve(X, counts.double()))
+    for name, value in _hyperparameters(likelihood.resolve(X.repeat_interleave(counts, 0))).items():
+        if isinstance(value, Tensor):
+            _close(counted[name], value, f"resolve, {name}, of rows with weights beside as many copies of them")
+        else:
+            _require(counted[name] == value, f"resolve: weights of rows give another {name} than copies of them.")
 
 
 def _check_program(family: Likelihood, generator: torch.Generator) -> None:
@@ -211,8 +229,9 @@ def _check_single_precision(likelihood: ExponentialFamily, X: Tensor) -> None:
         _close(actual.double(), getattr(double, name)(single.double(), chi.double()), f"{name} in float32", tol=1e-4)
 
 
-def _check_divergence(family: ExponentialFamily, X: Tensor) -> None:
-    """D(x, x) = 0 <= D(x, mu), and the centres minimize the summed divergence; skipped if there is none."""
+def _check_divergence(family: ExponentialFamily, X: Tensor, generator: torch.Generator) -> None:
+    """D(x, x) = 0 <= D(x, mu), the centres minimize the summed divergence, and its size is that of log densities;
+    skipped if there is none."""
     try:
         U = family.coordinates(X)
     except NotImplementedError:
@@ -222,17 +241,39 @@ def _check_divergence(family: ExponentialFamily, X: Tensor) -> None:
     divergence = family.divergence(U, points)
     _close(divergence.diagonal(), U.new_zeros(len(U)), "divergence of a row from itself", divergence.abs().amax())
     _require(bool((divergence >= -1e-8 * (1 + divergence.abs().amax())).all()), "divergence is negative somewhere.")
-
+    _check_size(family, X, U, generator)
     row, weight = family.pseudo_observation()
     rows, weights = U, U.new_ones(len(U))
+    both = family.centers(U if row is None else U + weight * row, 1 + weight * weights)
+    founding = family.divergence(U, both).diagonal()
     if row is not None:
-        both = family.centers(U + weight * row, U.new_full((len(U),), 1 + weight))
-        founding = family.divergence(U, both).diagonal() + weight * family.divergence(row.unsqueeze(0), both)[0]
-        _close(family.founding_divergence(U), founding, "founding_divergence", family.divergence_base(U))
+        founding = founding + weight * family.divergence(row.unsqueeze(0), both)[0]
         rows, weights = torch.cat([U, row.unsqueeze(0)]), torch.cat([weights, weights.new_full((1,), weight)])
+    _close(family.founding_divergence(U), founding, "founding_divergence", family.divergence_base(U))
+    _check_centers(family, rows, weights, points)
+
+
+def _check_size(family: ExponentialFamily, X: Tensor, U: Tensor, generator: torch.Generator) -> None:
+    """D(x, mu) = max log p(x | theta) - log p(x | theta of mu), theta from so many copies that no prior is left.
+
+    Skipped where the log density of a row has no maximum, as with an unknown covariance: there the prior says how
+    large the divergence is.
+    """
+    prior, statistics = family.prior(), family.statistics(X)
+    few, many = (family.expected_log_density(X, prior + n * statistics).diagonal() for n in (1e4, _MANY))
+    if bool(((many - few).abs() > 1).any()):
+        return
+    weights = torch.rand(3, len(X), generator=generator, dtype=X.dtype, device=X.device) ** 4
+    drop = many.unsqueeze(1) - family.expected_log_density(X, prior + _MANY * weights @ statistics)
+    found = family.divergence(U, family.centers(weights @ U, weights.sum(1)))
+    _close(found, drop, "divergence, beside the drop in log density,", tol=1e-5)
+
+
+def _check_centers(family: ExponentialFamily, rows: Tensor, weights: Tensor, points: Tensor) -> None:
+    """No centre of rows with these weights, a step towards one of the points, has a smaller summed divergence."""
     center = family.centers((weights @ rows).unsqueeze(0), weights.sum().unsqueeze(0))
     lowest = weights @ family.divergence(rows, center)
-    steps = torch.logspace(-4, -1, 4, dtype=U.dtype, device=U.device)
+    steps = torch.logspace(-4, -1, 4, dtype=rows.dtype, device=rows.device)
     others = (center + steps[:, None, None] * (points - center)).flatten(0, 1)
     rounding = 1e-11 * (1 + weights @ family.divergence(rows, points).abs().clamp(max=1e6).amax(1))
     excess = (weights @ family.divergence(rows, others) - lowest).amin()
@@ -333,3 +374,6 @@ def _centered(draws: Tensor, expected: Tensor, what: str) -> None:
 def _require(holds: bool, message: str) -> None:
     if not holds:
         raise AssertionError(message)
+
+
+_MANY = 1e8  # copies of rows, beside which a prior is as good as nothing

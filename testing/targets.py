@@ -35,13 +35,14 @@ def check_target(model: Any, X: Any, y: Any, seed: int = 0) -> None:
     Parameters
     ----------
     model : with a target, not resolved
-    X, y : a few rows, as for `fit`
+    X, y : a few rows [N, D] and their y [N] or [N, M], as for `fit`
 
     Raises
     ------
     AssertionError    naming what disagrees.
     """
-    model, given = model.resolve(X, y), as_tensor("y", y)
+    X = model.as_rows(X)
+    model, given = model.resolve(X, y), as_tensor("y", y).to(X.device)
     coding = model.coding
     like = model.data(X, y).targets
     assert like.shape[1] == coding.num_scores, (

@@ -18,11 +18,15 @@ from ..warning import warn
 
 
 class FeatureMap(Config, ABC):
-    """A map from rows [N, D] to features [N, P], the last of them a constant `intercept` unless that is 0."""
+    """A map from rows [N, D] to features [N, P], the last of them a constant `intercept` unless that is 0.
+
+    Calling a map appends the constant to what its `project` gives. A map whose users may choose it has a field
+    `intercept: NonNegative = 1.0`; of any other map it is 1.
+    """
 
     column_wise: ClassVar[bool] = False  # whether feature d is column d of x alone, (x_d - loc_d) / scale_d
 
-    intercept: NonNegative
+    intercept: NonNegative = 1.0
 
     @abstractmethod
     def resolve(self, X: Rows, weights: Tensor | None = None) -> Self:
@@ -67,16 +71,14 @@ class Function(FeatureMap):
             found = self._features(X[:2])
         except Exception as error:  # whatever the function of a user raises
             raise ValueError(f"feature_map fails on {len(X[:2])} rows: {error!r}.") from error
-        if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != len(X[:2]) or found.dtype != X.dtype:
-            shape = f"{tuple(found.shape)} of {found.dtype}" if isinstance(found, Tensor) else type(found).__name__
-            raise ValueError(
-                f"feature_map gives {shape} for {len(X[:2])} rows; expected a Tensor [{len(X[:2])}, P] of {X.dtype}."
-            )
+        _require_rows(found, X[:2])
         return self.replace()
 
     def project(self, X: Rows) -> Tensor:
-        """Features [N, P]; ValueError where one is not finite, since predictions from it would be of no class."""
+        """Features [N, P]; ValueError where they are not of N rows, or one is not finite, since predictions from it
+        would be of no class."""
         found = self._features(X)
+        _require_rows(found, X)
         if not (finite := found.isfinite().all(1)).all():
             row, wrong = int((~finite).nonzero()[0]), float(found[~found.isfinite()][0])
             raise ValueError(
@@ -89,6 +91,17 @@ class Function(FeatureMap):
         has_graph = isinstance(X, Tensor) and X.requires_grad  # in a program alone
         with torch.set_grad_enabled(has_graph and torch.is_grad_enabled()):
             return self.function(X)
+
+
+def _require_rows(found: Any, X: Rows) -> None:
+    """ValueError unless the function of a user gave a matrix with a row for each row of X [N, D]."""
+    if isinstance(found, Tensor) and found.ndim == 2 and len(found) == len(X) and found.dtype == X.dtype:
+        return
+    shape = f"{tuple(found.shape)} of {found.dtype}" if isinstance(found, Tensor) else type(found).__name__
+    raise ValueError(
+        f"feature_map gives {shape} for {len(X)} rows; expected a Tensor [{len(X)}, P] of {X.dtype}. Give features for "
+        "each row."
+    )
 
 
 class _AnyFunction:

@@ -71,9 +71,6 @@ class CountFamily(ExponentialFamily):
         slope, offset = self.linear(natural)
         return (X @ slope.T).add_(offset).add_(self.log_base_measure(X).unsqueeze(1))
 
-    def coordinates(self, X: Rows) -> Rows:
-        return X
-
     def divergence(self, X: Rows, means: Tensor) -> Tensor:
         slope, offset = self.divergence_terms(means)
         return (X @ slope.T).neg_().add_(offset).add_(self.divergence_base(X).unsqueeze(1))

@@ -49,8 +49,20 @@ class ExponentialFamily(Likelihood):
     # Rows, means and sums are in `coordinates` throughout; the default divergence is |x - mu|^2 / 2 there.
 
     def coordinates(self, X: Rows) -> Rows:
-        """The rows [N, D] as the divergence takes them: centred and whitened for a Gaussian, as they are for counts."""
-        raise NotImplementedError(f"{type(self).__name__} defines no divergence, so SmallVariance cannot use it.")
+        """The rows [N, D] as the divergence takes them: centred and whitened for a Gaussian, else mostly as they are,
+        the default of a family with `divergence_terms` of its own.
+
+        Raises
+        ------
+        NotImplementedError    of a family that defines no divergence.
+        """
+        if type(self).divergence_terms is ExponentialFamily.divergence_terms:
+            raise NotImplementedError(
+                f"{type(self).__name__} defines no divergence, so SmallVariance cannot use it. Give it "
+                "`divergence_terms` and `divergence_base`, or `coordinates` in which it is |x - mu|^2 / 2, or fit with "
+                "Gibbs() or SVI()."
+            )
+        return X
 
     def from_coordinates(self, means: Tensor) -> Tensor:
         """Means [K, D] in the units of the data."""

@@ -24,7 +24,8 @@ class HyperPrior(Config, ABC):
 
     @abstractmethod
     def hyperpriors(self, like: Tensor) -> dict[str, Distribution | None]:
-        """The law of each hyperparameter, None where it is fixed; tensors take dtype and device of `like` [...]."""
+        """The law [] of each hyperparameter, of torch or Pyro, None where it is fixed; tensors take dtype and device of
+        `like` [...]."""
 
     def start(self, like: Tensor) -> Hyper:
         """The values given to the constructor, on the device of `like` [...]."""
@@ -69,9 +70,14 @@ def sample_hyper(part: Any, like: Tensor) -> Hyper:
     or a site of the Pyro program where it has a law."""
     start = part.start(like)
     return {
-        name: start[name].to(like) if law is None else pyro.sample(name, law)
+        name: start[name].to(like) if law is None else pyro.sample(name, _as_site(law))
         for name, law in part.hyperpriors(like).items()
     }
+
+
+def _as_site(law: Any) -> Any:
+    """The same law in a form that Pyro can sample, which one of torch is not."""
+    return law if callable(law) else dist.TransformedDistribution(law, [])
 
 
 def gamma_law(prior: tuple[float, float] | None, like: Tensor) -> dist.Gamma | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -48,6 +50,13 @@ def test_a_classifier_takes_a_path_and_the_name_of_its_labels(path, tmp_path) ->
     answers = pq.read_table(tmp_path / "labels.parquet")["predict"].to_pylist()
     assert answers == found.predict(X).tolist()
     assert Classifier().fit(rows_of(path, y="label")).score(X, WORDS) > 0.98
+
+
+def test_predictions_take_rows_and_name_what_takes_a_source(path) -> None:
+    found = Classifier(inference=SVI(num_steps=2, batch_size=60)).fit(path, y="label")
+    for source in (path, Path(path), rows_of(path, columns=["a", "b"])):
+        with pytest.raises(ValueError, match=r"X is a file or another source of rows.*map_rows\(model.predict"):
+            found.predict(source)
 
 
 def test_classes_are_those_of_all_blocks(monkeypatch) -> None:

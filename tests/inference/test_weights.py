@@ -29,7 +29,17 @@ from regbayes.inference.small_variance.state import RepellingDescent
 from regbayes.inference.svi import factors
 from regbayes.inference.svi.partition import factors as sticks
 from regbayes.inference.svi.partition import kernel as partition
-from regbayes.models import DDPM, DPM, IHMM, InfiniteSVM, PitmanYor, PrincipalDirections, RandomFourier, Standardized
+from regbayes.models import (
+    DDPM,
+    DPM,
+    IHMM,
+    InfiniteSVM,
+    MultiTaskInfiniteLatentSVM,
+    PitmanYor,
+    PrincipalDirections,
+    RandomFourier,
+    Standardized,
+)
 from regbayes.models.config import resolved
 from regbayes.models.likelihoods import DiagonalGaussian, FullGaussian, PoissonGamma, SphericalGaussian
 from regbayes.models.losses import CrammerSinger, EpsilonInsensitive, Hinge, Logistic, OneVsRest, SquaredHinge
@@ -502,8 +512,12 @@ def test_weights_that_mean_nothing_are_refused(weights, message) -> None:
         SVI().fit(DPM(), X, sample_weight=weights)
 
 
-def test_sequences_and_streams_take_no_weights() -> None:
+def test_sequences_tasks_and_streams_take_no_weights() -> None:
     X, _ = rows_and_targets(DPM())
+    tasks, Y = MultiTaskInfiniteLatentSVM(), torch.stack([WEIGHTS, -WEIGHTS], 1).sign()
+    message = r"MultiTaskInfiniteLatentSVM takes no sample_weight: a row counts once in each of its tasks\. Leave it"
+    with pytest.raises(ValueError, match=message):
+        SVI().fit(tasks, X, Y, sample_weight=WEIGHTS)
     with pytest.raises(ValueError, match="IHMM takes no sample_weight: only rows that are exchangeable have weights"):
         SVI().fit(IHMM(), X, sample_weight=WEIGHTS)
     with pytest.raises(ValueError, match=r"sample_weight goes with arrays. Leave it out of a fit from a source"):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import scipy.sparse
 import torch
 
-from regbayes.inference import SmallVariance
+from regbayes.inference import SVI, SmallVariance
 from regbayes.models import (
     DDPM,
+    FeatureMap,
     Hinge,
     InfiniteSVM,
     MultinomialDirichlet,
@@ -359,3 +362,40 @@ def test_a_function_is_refused_where_it_is_no_number() -> None:
         posterior.predict(new)
     with pytest.raises(ValueError, match=r"feature_map gives nan for row 0 of X; expected finite numbers"):
         SmallVariance().fit(InfiniteSVM(feature_map=torch.log), -X, y)
+
+
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [(lambda X: X[:3], r"\(3, 4\)"), (lambda X: X if len(X) == 2 else X[:, 0], r"\(30,\)")],
+    ids=["rows", "columns"],
+)
+def test_a_function_that_gives_too_few_rows_beyond_the_first_two_is_named(function, shape) -> None:
+    message = rf"feature_map gives {shape} of torch.float64 for 30 rows; expected a Tensor \[30, P\]"
+    with pytest.raises(ValueError, match=message):
+        SVI(num_steps=1).fit(InfiniteSVM(feature_map=function), rows(), torch.arange(30) % 2)
+
+
+# -- a map of an outsider ----------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Squares(FeatureMap):
+    """What CONTRIBUTING asks of a map, and no more."""
+
+    middle: object = None
+
+    def resolve(self, X):
+        return self.replace(middle=X.mean(0) if self.middle is None else self.middle)
+
+    def project(self, X):
+        return torch.cat([X - self.middle, (X - self.middle).square()], 1)
+
+
+def test_a_map_without_a_field_for_the_constant_has_a_constant_of_one() -> None:
+    X, y = rows(), torch.arange(30) % 2
+    posterior = SVI(num_steps=3).fit(InfiniteSVM(feature_map=Squares()), X, y)
+    assert posterior.predict(X).shape == y.shape
+    features = posterior.model.features(X)
+    torch.testing.assert_close(features[:, :-1], Squares().resolve(X).project(X))
+    assert (features[:, -1] == 1).all()
+    assert repr(Squares()) == "Squares()"

@@ -173,6 +173,63 @@ def test_check_loss_names_the_method_that_is_wrong(loss, method, wrong, message)
         check_loss(spoiled(loss, method, wrong))
 
 
+class Unlikely(Hinge):
+    """It says that its factors are probabilities of the labels."""
+
+    is_likelihood: ClassVar[bool] = True
+
+
+class Summed(Loss):
+    """One factor for all classes, as of a loss in which they meet."""
+
+    def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
+        return -torch.sigmoid(1 - 2 * y * score).sum(-1, keepdim=True)
+
+
+class Centred(Loss):
+    """The scores of the others are in the factor of each."""
+
+    def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
+        return -torch.sigmoid(1 - 2 * y * (score + score[..., :1] / 9))
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (Unlikely(), "log_factor sums to no 1 over labels, yet `is_likelihood` is True"),
+        (Summed(), r"log_factor has shape \(241, 1\) for scores \(241, 2\); expected a factor of each, or `meets`"),
+        (Centred(), "log_factor of one score depends on the others: set `meets` = True"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_check_loss_sees_what_no_reading_of_one_score_shows(loss, message):
+    with pytest.raises(AssertionError, match=message):
+        check_loss(loss)
+
+
+class Counted(Ramp):
+    """It tells how many threads there are."""
+
+    seen: ClassVar[set[int]] = set()
+
+    def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
+        self.seen.add(torch.get_num_threads())
+        raise ArithmeticError
+
+
+def test_check_loss_has_one_thread():
+    """Those of a busy machine wait for one another: 30 seconds in place of 1.4 of a loss with `log_factor` alone."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(ArithmeticError):
+            check_loss(Counted())
+        assert Counted.seen == {1}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 @dataclass
 class WrongDomain(Hinge):
     strength: Any = 1.0

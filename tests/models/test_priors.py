@@ -8,10 +8,11 @@ import pytest
 import torch
 from setups import spoiled
 
-from regbayes.models import DirichletProcess, MixtureOfFiniteMixtures, PitmanYor
+from regbayes.inference import NUTS
+from regbayes.models import DPM, DirichletProcess, MixtureOfFiniteMixtures, PitmanYor
 from regbayes.models.priors.hyper import slice_step
 from regbayes.models.priors.laws import law_of
-from regbayes.testing import check_prior
+from regbayes.testing import check_model, check_prior
 from regbayes.testing.hyperparameters import hyper_grid, log_structure_prior
 
 FIXED = [
@@ -54,6 +55,21 @@ def test_priors_of_unknown_hyperparameters_conform(prior) -> None:
 @pytest.mark.parametrize("prior", FREE, ids=str)
 def test_long_chains_of_hyperparameters_have_their_moments(prior) -> None:
     check_prior(prior, num_data=2, truncation=3, num_draws=1000, seed=1)
+
+
+class OfTorch(DirichletProcess):
+    """Its laws are those of torch, as the interface says, not of Pyro."""
+
+    def hyperpriors(self, like):
+        return {"concentration": torch.distributions.Gamma(*like.new_tensor(self.concentration_prior))}
+
+
+def test_laws_of_torch_serve_the_program_too() -> None:
+    prior, X = OfTorch(1.0, (2.0, 1.0)), torch.tensor([[0.0], [1.0], [5.0]])
+    check_prior(prior, num_data=3, truncation=4, num_draws=120)
+    check_model(DPM(prior=prior, truncation=3), X)
+    posterior = NUTS(num_samples=2, num_warmup=2, progress=False).fit(DPM(prior=prior, truncation=3), X)
+    assert (posterior.samples["concentration"] > 0).all()
 
 
 # -- what the check notices --------------------------------------------------------------------------------------------

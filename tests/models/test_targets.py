@@ -156,6 +156,15 @@ def test_decoding_is_the_inverse_of_encoding(name) -> None:
     check_target(*MODELS[name])
 
 
+@pytest.mark.parametrize("name", ["one-versus-rest", "real", "ordinal topics", "tasks"])
+@pytest.mark.parametrize("form", [torch.Tensor.numpy, torch.Tensor.tolist], ids=["numpy", "lists"])
+def test_the_checks_take_rows_as_a_fit_does(name, form) -> None:
+    model, rows, y = MODELS[name]
+    check_target(model, form(rows), form(y))
+    if name == "one-versus-rest":
+        check_model(model.replace(truncation=3), form(rows), form(y))
+
+
 @pytest.mark.parametrize("target", [None, EachClass(), Ordinal(), Steps()], ids=str)
 def test_a_missing_label_has_no_target_and_no_say(target) -> None:
     model = InfiniteSVM(target=target).resolve(X, HOLES)
