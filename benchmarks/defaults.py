@@ -2,6 +2,7 @@
 
 python benchmarks/defaults.py classifiers [SET ...]      `Classifier()` beside LinearSVC() and `ClassifierCV()`
 python benchmarks/defaults.py features [SET ...]         `Classifier(InfiniteLatentSVM())` beside a tuned LinearSVC
+python benchmarks/defaults.py scales [SET ...]           the same model under small variance, by `scale`, beside SVI
 python benchmarks/defaults.py cubes [SETS]               shares of the Bayes accuracy of Setting II, by backend
 python benchmarks/defaults.py clusters [SEEDS] [ROWS] [SET]       priors of `FullGaussian`: of all sets, or of one
 python benchmarks/defaults.py families [SET ...]         covariances of `Clusterer`: diagonal, full, as it comes
@@ -120,6 +121,24 @@ def features(*names: str) -> None:
             {"LinearSVC, tuned": tuned_machine, "latent features": lambda: Classifier(InfiniteLatentSVM())},
         )
     )
+
+
+def scales(*names: str) -> None:
+    """Of tables, and of rows of four bits whose classes have odds, so that labels are wrong for a fifth of the rows."""
+    contestants: Contestants = {"SVI": lambda: Classifier(InfiniteLatentSVM(), SVI())}
+    for scale in (1.0, 3.0, 10.0, 30.0):
+        backend = SmallVariance(num_restarts=1, scale=scale)
+        contestants[f"small variance, {scale:g}"] = lambda backend=backend: Classifier(InfiniteLatentSVM(), backend)
+    sets = names or ("iris", "wine", "breast_cancer", "parkinsons", "wireless", *(f"odds {seed}" for seed in range(4)))
+    beside(sets, contestants, lambda name: odds_of_bits(int(name[5:])) if "odds" in name else labelled_rows(name, 450))
+
+
+def odds_of_bits(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows [300, 12] of four bits with loadings and noise, and classes whose log odds are linear in the bits."""
+    stream = np.random.default_rng(seed)
+    loadings, bits = 2 * stream.normal(size=(4, 12)), stream.random((300, 4)) < 0.5
+    odds = bits @ np.array([4.0, -4.0, 3.0, -3.0])
+    return bits @ loadings + 0.5 * stream.normal(size=(300, 12)), stream.random(300) < 1 / (1 + np.exp(-odds))
 
 
 def tuned_machine() -> Any:
@@ -290,6 +309,7 @@ if __name__ == "__main__":
         __doc__,
         classifiers=classifiers,
         features=features,
+        scales=scales,
         cubes=cubes,
         clusters=clusters,
         families=families,

@@ -193,7 +193,16 @@ def stream_labels(source: RowSource, size: int, model: BNMC, num_first: int) -> 
 def _begin(source: RowSource, size: int, read: Callable[[Any], Rows], unit: str = "rows") -> tuple[list[Block], Rows]:
     """The first blocks, and their rows [M, D] together, each as `read` makes them of a block."""
     head, inputs, total = list[Block](), list[Rows](), 0
-    for block, rows in _named(source, source.blocks(size), lambda block: (block, read(block[0]))):
+
+    def read_block(block: Block) -> tuple[Block, Rows]:
+        rows = read(block[0])
+        if inputs and rows.shape[1:] != inputs[0].shape[1:]:
+            raise ValueError(
+                f"X has {rows.shape[1]} columns, and the blocks before it have {inputs[0].shape[1]}. Give all the same."
+            )
+        return block, rows
+
+    for block, rows in _named(source, source.blocks(size), read_block):
         head.append(block)
         inputs.append(rows)
         total += rows.shape[0]

@@ -40,7 +40,7 @@ class SmallVariance(Backend):
     transition_weight : for sequences, weight of the log probabilities of transitions. 0: how often a transition is
         used does not matter, the plain limit; 1: as much as in the likelihood (Roychowdhury, Jiang & Kulis 2013)
     scale : weight of the divergence against the margin loss; the smaller, the more the labels decide the components.
-        "auto": 3 where components have classifiers of classes and 10 where features have classifiers, since the
+        "auto": 3 where components have classifiers of classes and 30 where features have classifiers, since the
         divergence alone says which of them a new row has; else 1
     num_components : number of components for which the penalty is chosen if it is None; the fit may find another.
         "auto": 8; where components have classifiers of classes as many as there are 15 rows for each weight of one, at
@@ -66,12 +66,12 @@ class SmallVariance(Backend):
     num_jobs : processes that the restarts run in, as in `Gibbs`; None: as many as there are cores, once it pays
     progress : a progress bar; None: on a terminal only
 
-    X of `DPM` and `InfiniteSVM` may also be a source of rows (`rows_of`), which is then read in passes: as many in a
-    sweep as it has sums over all rows, some 10 to 30, with the answer of a fit of its rows as a tensor. The rows must
-    come in the same order in each pass. Memory grows by 4 bytes a row, its label, and while the penalty is chosen by
-    4 more. Defaults that come from the data are of the first 100,000 rows, the penalty of 20,000 rows that the
-    generator draws, and `assignments` of the posterior of the first rows alone. Each rank of
-    a `group` may have a source of its own: a pass ends in one sum over all of them.
+    X of `DPM` and `InfiniteSVM` may also be a source of rows (`rows_of`), which is then read in passes, with the answer
+    of a fit of its rows as a tensor: 3 passes a sweep, 5 with classifiers; 7 to 25 where it looks for components, some
+    50 to 60 with classifiers once it has settled. The rows must come in the same order in each pass. Memory grows by 4
+    bytes a row, its label, and while the penalty is chosen by 4 more. Defaults that come from the data are of the first
+    100,000 rows, the penalty of 20,000 rows that the generator draws, and `assignments` of the posterior of the first
+    rows alone. Each rank of a `group` may have a source of its own: a pass ends in one sum over all of them.
 
     References
     ----------

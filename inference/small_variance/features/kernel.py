@@ -29,7 +29,7 @@ row_cost = 10  # times that of a row of a mixture, whose bits are not tried one 
 
 def auto_scale(model: FeatureModel) -> float:
     """More than 1 where features have classifiers: bits that follow noise in the labels are none that a new row has."""
-    return 10.0 if coding_of(model) is not None else 1.0
+    return 30.0 if coding_of(model) is not None else 1.0
 
 
 def alone(backend: SmallVariance, model: FeatureModel) -> str:

@@ -187,6 +187,15 @@ def test_bad_files_are_refused_by_name(tmp_path) -> None:
         SVI(num_steps=2, batch_size=SIZE).fit(InfiniteSVM(), rows_of(path, y="label"))
 
 
+@pytest.mark.parametrize("backend", [SVI(num_steps=2), SVI(num_steps=2, batch_size=5), SmallVariance()], ids=repr)
+def test_a_block_of_another_width_is_named(backend) -> None:
+    blocks = [X[:20], X[20:40], np.hstack([X[40:50], X[40:50, :1]])]
+    source = rows_of(lambda place: (blocks[place],), num_blocks=3, name="mine")
+    wide = X.shape[1] + 1
+    with pytest.raises(ValueError, match=rf"block 2 of mine: X has {wide} columns, and the blocks before it have"):
+        backend.fit(DPM(), source)
+
+
 def test_bad_sources_are_refused() -> None:
     with pytest.raises(ValueError, match="y has 9 entries, but X has 170 rows"):
         rows_of(X, Y[:9])
