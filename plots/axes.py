@@ -65,13 +65,15 @@ def as_groups(name: str, labels: Any, num_rows: int | None = None) -> tuple[NDAr
 def principal_axes(centred: NDArray[np.float64]) -> NDArray[np.float64]:
     """The first two principal axes [D, 2] of centred rows [N, D]; the second is 0 for data of one column.
 
-    The sign of an axis is arbitrary: its largest entry is positive.
+    The sign of an axis is arbitrary: its largest entry is positive, the first of those that differ by rounding alone,
+    as both do of two standardized columns.
     """
     if centred.shape[1] <= len(centred):
         axes = np.linalg.eigh(centred.T @ centred)[1][:, :-3:-1]
     else:  # the smaller of N x N and D x D; a row of zeros moves no axis, and gives a lone row a second one
         axes = np.linalg.svd(np.pad(centred, ((0, 1), (0, 0))), full_matrices=False)[2][:2].T
-    axes = axes * np.sign(axes[np.abs(axes).argmax(0), np.arange(axes.shape[1])])
+    largest = np.abs(axes).round(_DIGITS).argmax(0)
+    axes = axes * np.sign(axes[largest, np.arange(axes.shape[1])])
     return np.pad(axes, ((0, 0), (0, 2 - axes.shape[1])))
 
 
@@ -80,3 +82,6 @@ def require_posterior(posterior: Any, *kinds: type[Any]) -> None:
     if not isinstance(posterior, kinds):
         expected = " or ".join(kind.__name__ for kind in kinds)
         raise ValueError(f"posterior is {shown(posterior)}; expected a {expected}, which fit returns.")
+
+
+_DIGITS = 6

@@ -63,7 +63,7 @@ def unprojected(ax, X, posterior):
     scale, loc = posterior.model.feature_map.scale.numpy(), posterior.model.feature_map.loc.numpy()
     standard = (X - loc) / scale
     axes = np.linalg.svd(standard - standard.mean(0))[2]
-    axes *= np.sign(axes[np.arange(2), np.abs(axes).argmax(1)])[:, None]
+    axes *= np.sign(axes[np.arange(2), np.abs(axes).round(6).argmax(1)])[:, None]
     assert len(ax.lines) == 2
     for line in ax.lines:
         ends = (np.stack(line.get_data(), 1) @ axes + standard.mean(0)) * scale + loc
