@@ -50,8 +50,7 @@ def check_likelihood(likelihood: Likelihood, X: Any, *, generator: torch.Generat
     >>> from regbayes.models import PoissonGamma
     >>> check_likelihood(PoissonGamma(), torch.tensor([[0.0, 2.0], [1.0, 7.0], [3.0, 0.0], [0.0, 0.0]]))
     """
-    rows = as_features(X, missing=likelihood.takes_missing)
-    X = (rows.to_dense() if isinstance(rows, SparseRows) else rows).double()
+    X = as_features(X, missing=likelihood.takes_missing).to_dense().double()
     generator = generator or torch.Generator(X.device).manual_seed(0)
     likelihood.check(X)
     family = likelihood.resolve(X)

@@ -407,7 +407,7 @@ def latent_features(seed: int, margin: bool = False) -> Problem:
         return Problem(LatentFeatureModel(family), X, None, None, options)
     loss = draws.one(Hinge(draws.number(0.3, 2.0)), Logistic())
     model = InfiniteLatentSVM(family, loss, weight_scale=draws.number(0.5, 3.0), feature_map=None)
-    return Problem(model, X, draws.labels()[:5], None, options)
+    return Problem(model, X, draws.labels()[:5], None, options | {"scale": 1.0})
 
 
 def tasks(seed: int) -> Problem:

@@ -52,7 +52,7 @@ class SmallVariance(Backend):
         component, or from as many as `num_components` says where a penalty that comes from them makes these cheaper
         (where components repel, and for sequences, from those of DP-means); the others from any number of components
         around points far apart. "auto": 10^5 / (N (10 + D + P)) of them for N rows of D columns and P
-        features of classifiers, a tenth of that where rows have features, at least 1 and at most 16: many where they
+        features of classifiers, a quarter of that where rows have features, at least 1 and at most 16: many where they
         cost little, one for 10^4 rows or more, and one where `init` says where to start. The posterior's `backend` has
         the number
     init : "auto", or of mixtures whose components do not repel a Tensor [N] of labels, from whose components the first

@@ -24,7 +24,7 @@ def check(backend: SmallVariance, model: FeatureModel) -> None:
     """Every loss and linear likelihood has a small-variance limit."""
 
 
-row_cost = 10  # times that of a row of a mixture, whose bits are not tried one after another
+row_cost = 4  # times that of a row of a mixture, whose bits are not tried one after another
 
 
 def auto_scale(model: FeatureModel) -> float:
