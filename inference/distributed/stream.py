@@ -198,7 +198,8 @@ def _begin(source: RowSource, size: int, read: Callable[[Any], Rows], unit: str 
         rows = read(block[0])
         if inputs and rows.shape[1:] != inputs[0].shape[1:]:
             raise ValueError(
-                f"X has {rows.shape[1]} columns, and the blocks before it have {inputs[0].shape[1]}. Give all the same."
+                f"X has shape {tuple(rows.shape)}, and that of the first block is {tuple(inputs[0].shape)}; all blocks "
+                "must have as many columns."
             )
         return block, rows
 

@@ -192,7 +192,7 @@ def test_a_block_of_another_width_is_named(backend) -> None:
     blocks = [X[:20], X[20:40], np.hstack([X[40:50], X[40:50, :1]])]
     source = rows_of(lambda place: (blocks[place],), num_blocks=3)
     wide = X.shape[1] + 1
-    with pytest.raises(ValueError, match=rf"block 2 of .*: X has {wide} columns, and the blocks before it have"):
+    with pytest.raises(ValueError, match=rf"block 2 of .*: X has shape \(10, {wide}\), and"):
         backend.fit(DPM(), source)
 
 
