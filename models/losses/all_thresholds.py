@@ -73,7 +73,7 @@ class AllThresholds(Loss):
     def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
         """The sum [...] of the factors of all thresholds."""
         away, _, sides = self._questions(score, y)
-        return self.loss.log_factor(away, sides).sum(-1)
+        return self.loss.log_factor(away, sides).sum(0)
 
     def augment(self, score: Tensor, y: Tensor, generator: torch.Generator) -> PseudoObservation:
         """A pseudo-observation [...] with an independent augmentation variable for each threshold."""
@@ -81,13 +81,12 @@ class AllThresholds(Loss):
 
     def expect(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> PseudoObservation:
         """The sum of the thresholds' pseudo-observations, [...]: they share the mean and the variance of the score."""
-        variance = score_var.unsqueeze(-1)
-        return self._joined(score_mean, y, lambda away, sides: self.loss.expect(away, variance, sides))
+        return self._joined(score_mean, y, lambda away, sides: self.loss.expect(away, score_var, sides))
 
     def expected_log_factor(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> Tensor:
         """The sum [...] of the thresholds' bounds."""
         away, _, sides = self._questions(score_mean, y)
-        return self.loss.expected_log_factor(away, score_var.unsqueeze(-1), sides).sum(-1)
+        return self.loss.expected_log_factor(away, score_var, sides).sum(0)
 
     def majorize(self, score: Tensor, y: Tensor) -> PseudoObservation:
         """The sum of the thresholds' majorizers, [...]."""
@@ -99,11 +98,10 @@ class AllThresholds(Loss):
         return self.log_factor(scores, levels).softmax(-1)
 
     def _questions(self, score: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """f - b_l [..., L - 1] of scores [...], the thresholds b [L - 1], and the sides s [..., L - 1] of levels."""
-        b = score.new_tensor(self.thresholds)
-        level = torch.arange(1, len(b) + 1, dtype=y.dtype, device=y.device)
-        sides = torch.where(y.unsqueeze(-1) >= level, 1.0, -1.0).to(score.dtype)
-        return score.unsqueeze(-1) - b, b, sides
+        """f - b_l [L - 1, ...] of scores [...], the thresholds b [L - 1, 1 ...], and the sides s [L - 1, ...] of levels."""
+        b = score.new_tensor(self.thresholds).view(-1, *[1] * max(score.dim(), y.dim()))
+        level = torch.arange(1, len(b) + 1, dtype=y.dtype, device=y.device).view(b.shape)
+        return score - b, b, torch.where(y >= level, 1.0, -1.0).to(score.dtype)
 
     def _joined(
         self, score: Tensor, y: Tensor, reading: Callable[[Tensor, Tensor], PseudoObservation]
@@ -111,4 +109,4 @@ class AllThresholds(Loss):
         """The pseudo-observations of all thresholds as one of the score."""
         away, b, sides = self._questions(score, y)
         precision, shift = reading(away, sides)
-        return PseudoObservation(precision.sum(-1), (shift + precision * b).sum(-1))
+        return PseudoObservation(precision.sum(0), (shift + precision * b).sum(0))
