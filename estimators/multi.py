@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import scipy.sparse
@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logit
 from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
-from sklearn.metrics import accuracy_score
+from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import Tags, check_consistent_length, column_or_1d
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
@@ -319,7 +319,7 @@ class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):
 
     y is a matrix [N, M] of a target for each task, NaN where a row has none; or a vector [N] with the task of each row
     in `tasks`. Tasks may have units of their own: the model sees (y - target_mean_) / target_scale_, and so does its
-    posterior; predictions are in the units of y. Rows have no weights.
+    posterior; predictions are in the units of y. Rows of a fit have no weights.
 
     Parameters
     ----------
@@ -343,6 +343,11 @@ class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):
     >>> MultiTaskRegressor().fit(X, y, tasks=tasks).predict(X, tasks=tasks).shape
     (40,)
     """
+
+    # tasks go with their rows wherever scikit-learn routes metadata
+    __metadata_request__fit: ClassVar = {"tasks": True}
+    __metadata_request__predict: ClassVar = {"tasks": True}
+    __metadata_request__score: ClassVar = {"tasks": True}
 
     def defaults(self) -> tuple[Any, Backend]:
         return MultiTaskInfiniteLatentSVM(loss=EpsilonInsensitive(), weight_scale=0.15), SVI()
@@ -374,16 +379,54 @@ class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):
         found = (self.target_mean_ + self.target_scale_ * standard).astype(standard.dtype)
         if tasks is None:
             return found.ravel() if self._one else found
-        index = self._tasks(tasks, rows)
-        if len(index) and index.max() >= found.shape[1]:
-            raise ValueError(f"tasks has {index.max()}; the tasks of the fit are 0 to {found.shape[1] - 1}.")
-        return found[np.arange(len(found)), index]
+        return found[np.arange(len(found)), self._tasks(tasks, rows, found.shape[1])]
 
-    def _tasks(self, tasks: ArrayLike, X: NDArray[Any]) -> NDArray[np.int64]:
+    def score(
+        self, X: ArrayLike, y: ArrayLike, tasks: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> float:
+        """Mean over tasks of R^2 of y [N, M], NaN where a row has none, or of y [N] and tasks [N]; rows may have
+        weights [N]. A task with fewer than two known targets does not count; NaN if none has two.
+
+        Searches score with y as a matrix, `by_task(y, tasks)`, or with tasks that they are told to pass on, by
+        `sklearn.set_config(enable_metadata_routing=True)`. The rows of each fit need to have all tasks:
+        `cv=list(StratifiedKFold(5).split(X, tasks))`.
+        """
+        predicted = self.predict(X)
+        predicted = predicted.reshape(len(predicted), -1)
+        targets = self._targets(y, tasks, predicted)
+        weights = self.row_weights(sample_weight, predicted)
+        known = ~np.isnan(targets)
+        found = [
+            r2_score(targets[own, m], predicted[own, m], sample_weight=None if weights is None else weights[own])
+            for m, own in enumerate(known.T)
+            if own.sum() > 1
+        ]
+        return float(np.mean(found)) if found else np.nan
+
+    def _targets(self, y: ArrayLike, tasks: ArrayLike | None, predicted: NDArray[Any]) -> NDArray[np.float64]:
+        """The targets [N, M] of rows to score, beside what is predicted [N, M]; ValueError if y has another shape."""
+        targets: NDArray[np.float64] = read_targets(self, y, dtype=np.float64)
+        named("X and y", lambda: check_consistent_length(predicted, targets))
+        M = predicted.shape[1]
+        if tasks is not None:
+            return np.asarray(by_task(targets, self._tasks(tasks, predicted, M), M))
+        if targets.size != predicted.size:
+            raise ValueError(
+                f"y has shape {targets.shape}; expected {predicted.shape}, a target for each task, or the task "
+                "of each row in tasks=, which searches pass on under sklearn.set_config(enable_metadata_routing=True)."
+            )
+        return targets.reshape(predicted.shape)
+
+    def _tasks(self, tasks: ArrayLike, X: NDArray[Any], number: int | None = None) -> NDArray[np.int64]:
+        """The task [N] of each row of X [N, D], among `number` tasks if they are known."""
         index = as_tensor("tasks", tasks).numpy()
-        if index.shape != (len(X),) or index.dtype.kind not in "iu" or (len(index) and index.min() < 0):
+        if index.shape != (len(X),) or index.dtype.kind not in "iu":
             raise ValueError(
                 f"tasks has shape {index.shape} and dtype {index.dtype}; expected [{len(X)}], an integer from 0 for "
                 "each row of X."
             )
+        wrong = index[(index < 0) | (index >= (np.inf if number is None else number))]
+        if wrong.size:
+            permitted = "integers from 0" if number is None else f"the tasks of the fit, 0 to {number - 1}"
+            raise ValueError(f"tasks has {wrong[0]}; expected {permitted}.")
         return index.astype(np.int64)

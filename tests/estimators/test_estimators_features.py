@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse
+import sklearn
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 from sklearn.base import clone
 from sklearn.datasets import load_iris, make_multilabel_classification
+from sklearn.metrics import r2_score
+from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_score
 
 from regbayes.estimators import (
     Classifier,
@@ -31,6 +34,7 @@ from regbayes.models import (
     MultiTaskInfiniteLatentSVM,
     RandomFourier,
     Standardized,
+    by_task,
 )
 
 pytestmark = [
@@ -211,10 +215,76 @@ def test_tasks_as_a_matrix_or_one_for_each_row():
     assert_array_equal(one.predict(X), other.predict(X))
     assert_array_equal(one.predict(X, tasks=tasks), other.predict(X)[np.arange(90), tasks])
     assert np.corrcoef(one.predict(X, tasks=tasks), y)[0, 1] > 0.9
-    with pytest.raises(ValueError, match="tasks has 3; the tasks of the fit are 0 to 2"):
+    with pytest.raises(ValueError, match="tasks has 3; expected the tasks of the fit, 0 to 2"):
         one.predict(X, tasks=tasks + 1)
+    with pytest.raises(ValueError, match="tasks has -1; expected the tasks of the fit, 0 to 2"):
+        one.predict(X, tasks=tasks - 1)
+    with pytest.raises(ValueError, match="tasks has -1; expected integers from 0"):
+        one.fit(X, y, tasks=tasks - 1)
     with pytest.raises(ValueError, match=r"tasks has shape \(90,\) and dtype float64; expected"):
         one.fit(X, y, tasks=tasks + 0.5)
+
+
+def rows_of_tasks(num_rows: int = 60, num_tasks: int = 3) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows, noisy targets, each in units of its task, and tasks in turn."""
+    rng = np.random.default_rng(0)
+    tasks = np.arange(num_rows) % num_tasks
+    X = rng.normal(size=(num_rows, 3))
+    return X, (X[:, 0] + 0.3 * rng.normal(size=num_rows)) * 10.0**tasks, tasks
+
+
+TASKS = MultiTaskRegressor(inference=SVI(num_steps=10))
+
+
+def test_the_score_is_the_mean_over_tasks():
+    X, y, tasks = rows_of_tasks()
+    fit, weights = clone(TASKS).fit(X, y, tasks=tasks), np.arange(60.0)
+    own = [tasks == m for m in range(3)]
+    expected = np.mean([r2_score(y[rows], fit.predict(X)[rows, m]) for m, rows in enumerate(own)])
+    assert 0.5 < expected < 1
+    assert fit.score(X, y, tasks=tasks) == fit.score(X, by_task(y, tasks)) == pytest.approx(expected)
+    weighed = [r2_score(y[rows], fit.predict(X)[rows, m], sample_weight=weights[rows]) for m, rows in enumerate(own)]
+    assert fit.score(X, y, tasks, sample_weight=weights) == pytest.approx(np.mean(weighed))
+    some = np.flatnonzero((tasks < 2) | (np.arange(60) == 2))  # one row of the last task tells nothing
+    assert fit.score(X[some], y[some], tasks=tasks[some]) == pytest.approx(
+        np.mean([fit.score(X[r], y[r], tasks[r]) for r in own[:2]])
+    )
+    assert np.isnan(fit.score(X[:3], y[:3], tasks=tasks[:3]))
+    complete = fit.predict(X) + np.random.default_rng(1).normal(size=(60, 3))
+    assert fit.score(X, complete) == pytest.approx(r2_score(complete, fit.predict(X)))
+    one = clone(TASKS).fit(X, y)
+    assert one.score(X, y) == one.score(X, y[:, None]) == pytest.approx(r2_score(y, one.predict(X)))
+
+
+@pytest.mark.parametrize(
+    ("y", "tasks", "match"),
+    [
+        (np.zeros(60), None, r"y has shape \(60,\); expected \(60, 3\), a target for each task, or .* in tasks="),
+        (np.zeros((60, 2)), None, r"y has shape \(60, 2\); expected \(60, 3\)"),
+        (np.zeros(60), np.full(60, 3), "tasks has 3; expected the tasks of the fit, 0 to 2"),
+        (np.zeros(59), None, "X and y: Found input variables with inconsistent numbers of samples"),
+    ],
+)
+def test_targets_that_are_not_those_of_the_tasks_have_no_score(y, tasks, match):
+    X, targets, own = rows_of_tasks()
+    with pytest.raises(ValueError, match=match):
+        clone(TASKS).fit(X, targets, tasks=own).score(X, y, tasks=tasks)
+
+
+def test_searches_score_tasks_that_are_routed_or_in_a_matrix():
+    X, y, tasks = rows_of_tasks()
+    folds = list(StratifiedKFold(3).split(X, tasks))
+    scores = cross_val_score(TASKS, X, by_task(y, tasks), cv=folds)
+    assert scores.min() > 0.5
+    grid = GridSearchCV(TASKS, {"inference__num_steps": [1, 10]}, cv=folds)
+    with sklearn.config_context(enable_metadata_routing=True):
+        assert_array_equal(cross_val_score(TASKS, X, y, cv=folds, params={"tasks": tasks}), scores)
+        grid.fit(X, y, tasks=tasks)
+        assert grid.best_score_ == grid.cv_results_["mean_test_score"].max() == scores.mean()
+        assert grid.predict(X).shape == (60, 3)
+        assert grid.score(X, y, tasks=tasks) == grid.best_estimator_.score(X, y, tasks=tasks)
+    with pytest.warns(UserWarning, match=r"sklearn\.set_config\(enable_metadata_routing=True\)"):
+        assert np.isnan(cross_val_score(TASKS, X, y, cv=folds, params={"tasks": tasks})).all()
 
 
 def test_tasks_have_units_of_their_own():
