@@ -71,10 +71,12 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
     """Sets of labels, by classifiers that stand beside a mixture of rows and label sets (`BNMC`), or that share a
     binary projection of X, each label a task.
 
-    y is a matrix [N, L] of 0 and 1, NaN where a label is missing, or a sparse one, which misses none; or a vector [N]
-    of one label each, of any kind (NaN or None: missing): a task for each of more than two classes, of which the one
-    with the highest score is predicted. X may be sparse for `BNMC` with a likelihood and a feature map that take it,
-    such as `MultinomialDirichlet` and `PrincipalDirections`. Rows have no weights.
+    y is a matrix [N, L] of 0 and 1, NaN or -1 where a label is missing, or a sparse one, which misses none; or a vector
+    [N] of one label each, of any kind (NaN or None: missing; -1 is a class): a task for each of more than two classes,
+    of which the one with the highest score is predicted. A column [N, 1] of other labels than those of a matrix is read
+    as a vector, with the warning of scikit-learn, whose checks ask for that. X may be sparse for `BNMC` with a
+    likelihood and a feature map that take it, such as `MultinomialDirichlet` and `PrincipalDirections`. Rows have no
+    weights.
 
     A label is predicted where its probability is above `threshold_`, half of the highest micro-F1 that the folds find:
     below one half where labels are rare. A fit that predicts no label of any of its rows warns.
@@ -172,14 +174,18 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
             targets = self.read_labels(rows, y, classes)
             self.posterior_, self.threshold_ = self.fitted(self.parts_for(rows), rows, targets), 0.5
         else:
-            targets = self.read_labels(rows, y, None if self.has_matrix else self.classes_)
+            targets = self.read_labels(rows, y, None if self.has_matrix else self.classes_, first=False)
             self.go_on(rows, targets.astype(rows.dtype))
         return self
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Share of rows all of whose known labels are predicted; rows without a known label do not count."""
+        """Share of rows all of whose known labels are predicted; rows without a known label do not count.
+
+        `cross_val_score` and searches take NaN in y with folds that are passed, `cv=KFold(5)`, and -1 with any.
+        """
         predicted, labels = self.predict(X), self._labels(y)
         labels = labels.toarray() if scipy.sparse.issparse(labels) else labels
+        labels = _with_holes(labels) if self.has_matrix else labels
         missing = _missing(labels)
         named("X and y", lambda: check_consistent_length(predicted, labels))
         sample_weight = self.row_weights(sample_weight, predicted)
@@ -198,10 +204,10 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
     def _labels(self, y: Any) -> Any:
         """Labels [N] or [N, L] that a user gives, NaN where one is missing; ValueError on those that are none."""
         labels = read_targets(self, y, accept_sparse="csr", dtype=None)
-        if scipy.sparse.issparse(labels) and _missing(labels.data).any():
+        if scipy.sparse.issparse(labels) and (_missing(labels.data) | (labels.data == -1)).any():
             raise ValueError(
-                "y is sparse and has NaN; the labels of a sparse y are all known. Pass y.toarray() with NaN where a "
-                "label is missing."
+                "y is sparse and has NaN or -1; the labels of a sparse y are all known. Pass y.toarray() with NaN "
+                "where a label is missing."
             )
         return labels
 
@@ -216,9 +222,9 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
             posterior = self.fitted(parts, X[seen], targets[seen], held_out=True)
             yield posterior.held_out(X[held], taught(targets[held], targets[seen]))
 
-    def read_labels(self, X: Any, y: Any, classes: ArrayLike | None) -> Any:
+    def read_labels(self, X: Any, y: Any, classes: ArrayLike | None, *, first: bool = True) -> Any:
         """0 and 1 [N, L], NaN where missing, of labels as a user gives them, all of which are `classes` if there are
-        such; sparse if they and X [N, D] are."""
+        such, and of the form of the `first` ones; sparse if they and X [N, D] are."""
         labels = self._labels(y)
         named("X and y", lambda: check_consistent_length(X, labels))
         if scipy.sparse.issparse(labels) and not scipy.sparse.issparse(X):
@@ -226,17 +232,21 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         missing = _missing(labels)
         known = labels[~missing] if missing.any() else labels
         named("y", lambda: check_classification_targets(known))
-        self._matrix = labels.ndim == 2 and labels.shape[1] > 1
+        if first:
+            self._matrix = _is_matrix(labels, classes)
         return self._bits(labels) if self.has_matrix else self._classes(labels, classes)
 
     def _bits(self, labels: Any) -> Any:
-        """A matrix [N, L] as it is; ValueError unless it is of 0, 1 and NaN."""
+        """A matrix [N, L], NaN where it has -1; ValueError unless it is one, of 0, 1, -1 and NaN."""
+        if labels.ndim == 1:
+            raise ValueError(f"y has shape {labels.shape}; expected a matrix [n, {len(self.classes_)}], as in the fit.")
+        labels = _with_holes(labels)
         values = labels.data if scipy.sparse.issparse(labels) else labels
         wrong = ~np.isin(values, (0, 1)) & ~_missing(values)
         if wrong.any():
             raise ValueError(
-                f"y has the value {values[wrong][0]}; expected a matrix of 0 and 1, a column for each label, NaN where "
-                "one is missing."
+                f"y has the value {values[wrong][0]}; expected a matrix of 0 and 1, a column for each label, NaN or "
+                "-1 where one is missing."
             )
         self.classes_ = np.arange(labels.shape[1])
         return labels
@@ -294,7 +304,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         """Posterior mean scores, or log odds less those of `threshold_`, [N, L] of each label (positive: the row has
         it); [N] for two classes."""
         scores = self._decisions(self.new_data(X))
-        return scores.ravel() if scores.shape[1] == 1 else scores
+        return scores.ravel() if scores.shape[1] == 1 and not self.has_matrix else scores
 
     def _decisions(self, rows: Any) -> NDArray[Any]:
         """The scores [N, L] of rows that were read."""
@@ -312,6 +322,27 @@ _WIDE_SCALE = 3.0  # of log odds of rows whose mean square length is 1: from 0.0
 def _missing(labels: Any) -> Any:
     """Where labels [...] are NaN; a sparse matrix misses none."""
     return np.zeros(labels.shape, dtype=bool) if scipy.sparse.issparse(labels) else missing_in(labels)
+
+
+def _is_matrix(labels: Any, classes: ArrayLike | None) -> bool:
+    """Whether labels [N] or [N, L] are label sets: they have columns, or one of 0, 1 and what is missing alone, without
+    the `classes` of a vector."""
+    if labels.ndim == 1 or labels.shape[1] > 1 or classes is not None:
+        return labels.ndim == 2 and bool(labels.shape[1] > 1)
+    values = labels.data if scipy.sparse.issparse(labels) else labels
+    return bool((np.isin(values, (-1, 0, 1)) | _missing(values)).all())
+
+
+def _with_holes(labels: Any) -> Any:
+    """Label sets [N, L] with NaN where they have -1, which sparse ones have not; ValueError on -1 and 1 alone."""
+    if scipy.sparse.issparse(labels) or not (missing := labels == -1).any():
+        return labels
+    if (labels == 1).any() and not (labels == 0).any():
+        raise ValueError(
+            "y has -1 and 1 but no 0, and -1 is a label that is missing. If it is one that a row does not have, pass "
+            "(y > 0).astype(int); else NaN in its place."
+        )
+    return np.where(missing, np.nan, labels)
 
 
 class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):

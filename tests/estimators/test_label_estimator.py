@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import scipy.sparse
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
+from sklearn.exceptions import DataConversionWarning
 
 from regbayes.estimators import MultiLabelClassifier, NothingLearntWarning
 from regbayes.estimators.label_folds import deal_rows, taught
@@ -64,6 +67,62 @@ def test_missing_labels_are_left_out(name: str) -> None:
     assert ((sparse.predict(X) == Y)[HIDDEN]).mean() > 0.8
 
 
+@pytest.mark.parametrize("model", [COUNTS, MultiTaskInfiniteLatentSVM()], ids=["label sets", "tasks"])
+def test_a_label_of_a_matrix_that_is_minus_one_is_missing(model: BNMC) -> None:
+    """As the guide and `BNMC` say; a vector of classes may have one that is -1."""
+    signs = np.where(HIDDEN, -1, Y)
+    fit = MultiLabelClassifier(model, SVI(num_steps=10), cv=2).fit(X, HOLES)
+    same = clone(fit).fit(X, signs)
+    assert_array_equal(same.predict_proba(X), fit.predict_proba(X))
+    assert same.score(X, signs) == fit.score(X, HOLES)
+    assert_array_equal(clone(fit).fit(X, Y[:, 0] - 1).classes_, [-1, 0])
+
+
+def test_label_sets_of_a_model_and_of_an_estimator_miss_alike() -> None:
+    fit = MultiLabelClassifier(COUNTS, SVI(num_steps=10), cv=None)
+    rows, signs = scipy.sparse.csr_array(X), np.where(HIDDEN, -1, Y)  # sparse rows stay in their order
+    fit.partial_fit(rows, signs)
+    model = SVI(num_steps=10).fit(COUNTS, rows, signs)
+    assert_allclose(fit.predict_proba(X), model.predict_proba(X), rtol=1e-6)
+    before = fit.predict_proba(X)
+    fit.partial_fit(X[:9], np.full((9, 3), -1))  # rows alone
+    assert not np.array_equal(fit.predict_proba(X), before)
+
+
+@pytest.mark.parametrize("model", [COUNTS, MultiTaskInfiniteLatentSVM()], ids=["label sets", "tasks"])
+def test_a_column_is_a_matrix_of_one_label(model: BNMC) -> None:
+    """Without a warning, and with a column of predictions; a column of classes is read as a vector."""
+    fit = MultiLabelClassifier(model, SVI(num_steps=10), cv=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DataConversionWarning)
+        fit.fit(X, Y[:, :1])
+    assert fit.has_matrix
+    assert list(fit.classes_) == [0]
+    assert fit.predict(X).shape == fit.predict_proba(X).shape == fit.decision_function(X).shape == (60, 1)
+    assert_array_equal(fit.predict(X), fit.decision_function(X) > 0)
+    assert fit.score(X, Y[:, :1]) == (fit.predict(X) == Y[:, :1]).mean() > 0.8
+    known = ~HIDDEN[:, 0]
+    assert fit.score(X, HOLES[:, :1]) == (fit.predict(X) == Y[:, :1])[known].mean()
+    sparse = clone(fit).fit(X, scipy.sparse.csr_array(Y[:, :1]))
+    assert_array_equal(sparse.predict_proba(X), fit.predict_proba(X))
+    holes = clone(fit).fit(X, HOLES[:, :1])
+    assert (holes.predict(X) == Y[:, :1])[~known].mean() > 0.7
+    with pytest.warns(DataConversionWarning, match="column-vector y"):
+        assert clone(fit).fit(X, np.array(["no", "yes"])[Y[:, :1]]).predict(X).shape == (60,)
+
+
+def test_batches_have_the_form_of_the_first() -> None:
+    one = MultiLabelClassifier(COUNTS, SVI(num_steps=5)).partial_fit(X, Y[:, :1])
+    with pytest.raises(ValueError, match=r"y has shape \(60,\); expected a matrix \[n, 1\], as in the fit"):
+        one.partial_fit(X, Y[:, 0])
+    assert one.partial_fit(X, Y[:, :1]).predict(X).shape == (60, 1)
+    vector = clone(one)
+    for classes in ([0, 1], None):
+        with pytest.warns(DataConversionWarning, match="column-vector y"):
+            vector.partial_fit(X, Y[:, :1], classes=classes)
+        assert vector.predict(X).shape == (60,)
+
+
 def test_many_tasks_may_miss_labels_and_take_sparse_ones() -> None:
     fit = MultiLabelClassifier(MultiTaskInfiniteLatentSVM(), SVI(num_steps=20)).fit(X, HOLES)
     assert ((fit.predict(X) == Y)[HIDDEN]).mean() > 0.7
@@ -113,6 +172,8 @@ def test_a_vector_of_labels_may_miss_some(number: int) -> None:
         (X, scipy.sparse.csr_array(2 * Y), "y has the value 2; expected a matrix of 0 and 1"),
         (scipy.sparse.csr_array(X), scipy.sparse.csr_array(2 * Y), "y has the value 2; expected a matrix of 0 and 1"),
         (X, np.where(HIDDEN, np.nan, 0.5), "Unknown label type|y has the value 0.5"),
+        (X, 2 * Y - 1, r"y has -1 and 1 but no 0, .* pass \(y > 0\).astype\(int\); else NaN in its place"),
+        (X, scipy.sparse.csr_array(2 * Y - 1), "y is sparse and has NaN or -1"),
         (X, Y[1:], "inconsistent numbers of samples"),
         (X, np.full(60, np.nan), "y has no label that is known; a classifier needs at least two"),
         (X, np.where(HIDDEN, np.inf, Y), "Input y contains infinity"),
