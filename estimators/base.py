@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
+import scipy.sparse
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import TransformerMixin
@@ -73,6 +74,10 @@ class PosteriorEstimator(TransformerMixin, PartsEstimator, auto_wrap_output_keys
     accepted = "a model of partitions, latent features or topics"
     elsewhere = "SequenceClusterer for IHMM and DIH"  # where other models belong
     default_data: type[Any] | None = None  # what a model of None has, if it is looked at before a fit
+    sparse_models = (  # which take sparse rows
+        ", or a model of counts: likelihood=MultinomialDirichlet(), PoissonGamma() or BernoulliBeta(), and "
+        "feature_map=PrincipalDirections() if it has one"
+    )
     streams: tuple[type[Any], ...] = ()  # the data of the models with which `partial_fit` serves under SVI
 
     def __init__(self, model: Model | None = None, inference: Backend | None = None) -> None:
@@ -191,14 +196,21 @@ class PosteriorEstimator(TransformerMixin, PartsEstimator, auto_wrap_output_keys
     def fit_data(self, X: ArrayLike, **checks: Any) -> Any:
         """The rows [N, D] to fit."""
         require_array(X, self)
-        rows = read_rows(self, X, **{"ensure_min_samples": 2} | self._checks() | checks)
-        self._require_counts(rows)
-        return rows
+        return self._read(X, **{"ensure_min_samples": 2} | checks)
 
     def new_data(self, X: ArrayLike) -> Any:
         """New rows [N, D] for a fitted estimator."""
         check_is_fitted(self)
-        rows = read_rows(self, X, reset=False, **self._checks())
+        return self._read(X, reset=False)
+
+    def _read(self, X: Any, **checks: Any) -> Any:
+        """The rows [N, D] of what a user passes; TypeError on sparse ones that the model does not take."""
+        if scipy.sparse.issparse(X) and not self._takes_sparse:
+            raise TypeError(
+                f"X is sparse; the model of {type(self).__name__} needs dense rows: pass X.toarray()"
+                f"{self.sparse_models}."
+            )
+        rows = read_rows(self, X, **self._checks() | checks)
         self._require_counts(rows)
         return rows
 

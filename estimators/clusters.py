@@ -16,6 +16,7 @@ from ..inference import SVI, Backend, PartitionPosterior, SequencePosterior
 from ..inference.hilbert_embedding.mean_families import gaussian_moments
 from ..inference.posterior.components import expected_parameters
 from ..models import DPM, IHMM, Data, DiagonalGaussian, FullGaussian, Mixture, StateSpace
+from ..models.arrays import require_stacked
 from .base import PosteriorEstimator, goes_on
 from .streams import first_rows, source_of
 
@@ -248,6 +249,7 @@ class SequenceClusterer(_Clusters):
 
     posteriors = (SequencePosterior,)
     accepted = "a model of sequences"
+    sparse_models = ""
     elsewhere = "Clusterer for other models"
 
     def defaults(self) -> tuple[StateSpace, Backend]:
@@ -272,3 +274,7 @@ class SequenceClusterer(_Clusters):
 
     def _checks(self) -> dict[str, Any]:
         return super()._checks() | {"ensure_all_finite": "allow-nan"}
+
+    def _read(self, X: Any, **checks: Any) -> Any:
+        require_stacked(X)
+        return super()._read(X, **checks)

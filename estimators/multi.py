@@ -375,6 +375,7 @@ class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):
     (40,)
     """
 
+    sparse_models = ""
     # tasks go with their rows wherever scikit-learn routes metadata
     __metadata_request__fit: ClassVar = {"tasks": True}
     __metadata_request__predict: ClassVar = {"tasks": True}

@@ -118,6 +118,7 @@ class FeatureTransformer(_Transformer):
 
     posteriors = (FeaturePosterior,)
     accepted = "a model of latent features"
+    sparse_models = ""
     elsewhere = "TopicTransformer for LDA, or Clusterer"
     default_data = FeatureData
 

@@ -167,7 +167,13 @@ def as_sequences(
     lengths : rows of each sequence, one after another, as in hmmlearn; None: one sequence
     num_features, like : as in `as_features`
     min_rows : the fewest observed rows accepted
+
+    Raises
+    ------
+    ValueError    on sequences that are not stacked, sparse rows, rows of which a part is missing, and `lengths` that
+                  are not those of all rows.
     """
+    require_stacked(X)
     if _is_sparse(X):
         raise ValueError("X is sparse; models of sequences need dense rows: pass X.toarray().")
     rows = read_rows(X)
@@ -192,6 +198,23 @@ def as_sequences(
     if int(sizes.sum()) != len(rows):
         raise ValueError(f"lengths add up to {int(sizes.sum())}, but X has {len(rows)} rows.")
     return rows, sizes.tolist(), observed
+
+
+def require_stacked(X: Any) -> None:
+    """Raise ValueError on sequences one by one, each [n, D], in a list or an array [S, n, D]."""
+    apart = list(X) if isinstance(X, list | tuple) or getattr(X, "ndim", 2) == 3 else []
+    if apart and all(map(_is_table, apart)):
+        raise ValueError(
+            f"X has {len(apart)} sequences one by one; expected the steps of all, stacked in one array [N, D]: "
+            f"np.concatenate(X), with lengths={shown([len(steps) for steps in apart])}."
+        )
+
+
+def _is_table(steps: Any) -> bool:
+    """Whether these are rows, of an array or in a list."""
+    if isinstance(steps, list | tuple):
+        return any(isinstance(row, list | tuple | np.ndarray | Tensor) for row in steps)
+    return getattr(steps, "ndim", None) == 2
 
 
 def read_labels(y: Tensor, classes: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.exceptions import DataConversionWarning
 
-from regbayes.estimators import MultiLabelClassifier, NothingLearntWarning
+from regbayes.estimators import (
+    FeatureTransformer,
+    MultiLabelClassifier,
+    MultiTaskRegressor,
+    NothingLearntWarning,
+    SequenceClusterer,
+)
 from regbayes.estimators.label_folds import deal_rows, taught
 from regbayes.inference import SVI, Gibbs, SmallVariance
 from regbayes.inference.posterior.label_calibration import best_thresholds, shared_threshold
@@ -187,12 +193,16 @@ def test_labels_that_are_none(rows: np.ndarray, labels: np.ndarray, match: str) 
 
 def test_parts_that_do_not_take_sparse_rows() -> None:
     sparse = scipy.sparse.csr_array(X)
-    with pytest.raises(TypeError, match="Sparse data was passed"):
+    counts = r"X.toarray\(\), or a model of counts: likelihood=MultinomialDirichlet\(\), .*PrincipalDirections\(\)"
+    with pytest.raises(TypeError, match=f"X is sparse; the model of MultiLabelClassifier needs dense rows: .*{counts}"):
         MultiLabelClassifier(BNMC(), SVI()).fit(sparse, Y)
     with pytest.raises(ValueError, match=r"Standardized would make it dense\. Use feature_map=PrincipalDirections"):
         MultiLabelClassifier(BNMC(MultinomialDirichlet()), SVI()).fit(sparse, Y)
     assert MultiLabelClassifier(COUNTS).__sklearn_tags__().input_tags.sparse
     assert not MultiLabelClassifier(BNMC()).__sklearn_tags__().input_tags.sparse
+    for none in (FeatureTransformer(), MultiTaskRegressor(), SequenceClusterer()):  # no model of theirs takes any
+        with pytest.raises(TypeError, match=r"needs dense rows: pass X.toarray\(\)\.$"):
+            none.fit(sparse, Y)
 
 
 # -- calibration by folds ----------------------------------------------------------------------------------------------

@@ -60,6 +60,16 @@ def test_states_have_full_covariances_where_columns_vary_together(slope, family)
     assert isinstance(SequenceClusterer(IHMM(), few).fit(steps).posterior_.model.likelihood, DiagonalGaussian)
 
 
+@pytest.mark.parametrize("apart", [[X[:70], X[70:]], [X[:70].tolist(), X[70:].tolist()]], ids=["arrays", "lists"])
+def test_sequences_one_by_one_are_to_be_stacked(apart):
+    match = r"X has 2 sequences one by one; .*: np\.concatenate\(X\), with lengths=\[70, 50\]"
+    fit = clone(QUICK).fit(X, lengths=LENGTHS)
+    takers = [clone(QUICK).fit, fit.predict, fit.posterior_.assign, lambda X: QUICK.inference.fit(QUICK.model, X)]
+    for take in takers:
+        with pytest.raises(ValueError, match=match):
+            take(apart)
+
+
 def test_lengths_are_passed_on():
     """Sequences of one step each tell nothing of moves, so that rows are as they were a priori."""
     whole, cut = (clone(QUICK).fit(X, lengths=lengths) for lengths in ([120], [1] * 120))

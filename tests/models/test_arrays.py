@@ -195,6 +195,20 @@ def test_sparse_matrices_pass_the_same_door() -> None:
 
 
 @pytest.mark.parametrize(
+    "apart",
+    [[np.ones((3, 2)), X], [[[1, 2]] * 3, [[1, 2]] * 4], [X[:3], [[1, 2]] * 4]],
+    ids=["arrays", "lists", "both"],
+)
+def test_sequences_come_stacked(apart) -> None:
+    with pytest.raises(ValueError, match=r"X has 2 sequences one by one; .* with lengths=\[3, 4\]"):
+        as_sequences(apart)
+    with pytest.raises(ValueError, match=r"with lengths=\[4, 4\]"):
+        as_sequences(np.ones((2, 4, 2)))
+    for stacked in ([[1.0, 2.0], [3.0, 4.0]], [X[0], X[1]], X):
+        assert as_sequences(stacked)[1] == [len(stacked)]
+
+
+@pytest.mark.parametrize(
     "index", [slice(1, 3), slice(2, 2), slice(None, None, 2), [2, 0, 2], [True, False, True, False]]
 )
 def test_sparse_rows_are_taken_as_of_a_tensor(rows: SparseRows, index) -> None:
