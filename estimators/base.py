@@ -227,7 +227,8 @@ class PosteriorEstimator(TransformerMixin, PartsEstimator, auto_wrap_output_keys
 
     @property
     def n_components_(self) -> int:
-        """Number of occupied components, of latent features that some row has, or of topics."""
+        """Number of occupied components, of latent features that some row has (`transform` may have more), or of
+        topics."""
         check_is_fitted(self)
         names = ("num_components", "num_latent_features", "num_topics")
         return next(int(getattr(self.posterior_, name)) for name in names if hasattr(self.posterior_, name))

@@ -104,7 +104,9 @@ class FeatureTransformer(_Transformer):
     ----------
     posterior_ : FeaturePosterior of the fit
     components_ : loadings [K, D] of the features
-    n_components_ : number of features that some row has
+    n_components_ : number of features that some row of the fit has, with probability above one half: at most K.
+        `transform` has K columns, also of features that no row has; those that count are
+        `(posterior_.features > 0.5).any(0)`
     n_features_in_ : width D of X
 
     Examples

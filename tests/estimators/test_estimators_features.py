@@ -18,6 +18,7 @@ from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_sco
 from regbayes.estimators import (
     Classifier,
     Clusterer,
+    FeatureTransformer,
     MultiLabelClassifier,
     MultiTaskRegressor,
     NothingLearntWarning,
@@ -30,6 +31,7 @@ from regbayes.models import (
     EpsilonInsensitive,
     InfiniteLatentSVM,
     InfiniteSVM,
+    LatentFeatureModel,
     MedLDA,
     MultiTaskInfiniteLatentSVM,
     RandomFourier,
@@ -177,6 +179,17 @@ def test_regression(documents, model):
     X, y = documents
     target = (y == "law") * 2.0 - 1
     assert Regressor(model, SVI(num_steps=40)).fit(X, target).score(X, target) > 0.5
+
+
+@pytest.mark.parametrize("backend", [SVI(num_steps=20), SmallVariance(max_steps=5)], ids=["SVI", "small variance"])
+def test_columns_of_transform_that_count_are_those_of_features_in_use(backend):
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 2, (60, 2)) @ [[5.0, 0.0, 5.0], [0.0, 5.0, 5.0]] + 0.1 * rng.normal(size=(60, 3))
+    fit = FeatureTransformer(LatentFeatureModel(truncation=8), backend).fit(X)
+    used = (np.asarray(fit.posterior_.features) > 0.5).any(0)
+    assert fit.n_components_ == used.sum() > 0
+    assert fit.transform(X).shape[1] == len(fit.components_) == len(used) == len(fit.get_feature_names_out())
+    assert "(posterior_.features > 0.5).any(0)" in FeatureTransformer.__doc__  # where a user looks for it
 
 
 # -- many tasks --------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from regbayes.inference import SVI, Gibbs, Kernel, Posterior, Structure, register_structure, structure_of
+from regbayes.inference.running.sweeps import Schedule
 from regbayes.models import DPM
 from regbayes.models.config import Config
 
@@ -147,6 +148,21 @@ def test_draws_are_from_the_posterior(fitted: FeaturePosterior) -> None:
     assert type(fitted) is FeaturePosterior
     assert "BinaryFeatures by Gibbs: 1000 draws, 2 features, log joint" in repr(fitted)
     assert fitted.trace.values.shape == (2, 510)
+
+
+class Forgetful(Gibbs):
+    """A backend of draws whose schedule does not say what to keep."""
+
+    def schedule(self) -> Schedule:
+        return replace(super().schedule(), keep=Schedule.keep)
+
+
+def test_a_schedule_keeps_no_draw_by_itself() -> None:
+    """As CONTRIBUTING says, under "Add a backend": the last state of the last chain is all that there is."""
+    options = {"num_samples": 5, "num_warmup": 2, "num_chains": 2}
+    kept, last = (kind(**options).fit(MODEL, X) for kind in (Gibbs, Forgetful))
+    assert (len(kept.samples["log_joint"]), len(last.samples["log_joint"])) == (10, 1)
+    assert last.samples["log_joint"][0] == kept.samples["log_joint"][-1] == last.trace.values[-1, -1]
 
 
 def test_it_goes_on_from_a_checkpoint_bit_for_bit(fitted: FeaturePosterior, tmp_path: Path) -> None:
