@@ -28,7 +28,7 @@ class MultiLabelClassifierCV(Search, MultiLabelClassifier):
     y is a vector), each setting at the calibration and the threshold that suit its own rows held out.
 
     The fits of a fold share one mixture where the joint is "product" and the backend is `SVI`: its classifiers alone
-    change from scale to scale, each from those of the one before. y may be sparse, or have NaN: a label is missing.
+    change from scale to scale, each from those of the one before. y is as in `MultiLabelClassifier`.
 
     Parameters
     ----------
