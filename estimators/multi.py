@@ -34,7 +34,8 @@ from ..models.numbers import as_tensor
 from ..models.warning import warn
 from .base import NothingLearntWarning, PosteriorEstimator, goes_on
 from .label_folds import can_be_fitted, deal_rows, number_of_folds, taught
-from .reading import array_like, missing_in, named, read_targets
+from .label_sets import is_matrix, missing_labels, with_holes
+from .reading import array_like, named, read_targets
 from .rows import moments_of_tasks, sort_rows
 
 
@@ -185,8 +186,8 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         """
         predicted, labels = self.predict(X), self._labels(y)
         labels = labels.toarray() if scipy.sparse.issparse(labels) else labels
-        labels = _with_holes(labels) if self.has_matrix else labels
-        missing = _missing(labels)
+        labels = with_holes(labels) if self.has_matrix else labels
+        missing = missing_labels(labels)
         named("X and y", lambda: check_consistent_length(predicted, labels))
         sample_weight = self.row_weights(sample_weight, predicted)
         if not missing.any():
@@ -204,7 +205,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
     def _labels(self, y: Any) -> Any:
         """Labels [N] or [N, L] that a user gives, NaN where one is missing; ValueError on those that are none."""
         labels = read_targets(self, y, accept_sparse="csr", dtype=None)
-        if scipy.sparse.issparse(labels) and (_missing(labels.data) | (labels.data == -1)).any():
+        if scipy.sparse.issparse(labels) and (missing_labels(labels.data) | (labels.data == -1)).any():
             raise ValueError(
                 "y is sparse and has NaN or -1; the labels of a sparse y are all known. Pass y.toarray() with NaN "
                 "where a label is missing."
@@ -229,20 +230,20 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         named("X and y", lambda: check_consistent_length(X, labels))
         if scipy.sparse.issparse(labels) and not scipy.sparse.issparse(X):
             labels = labels.toarray()
-        missing = _missing(labels)
+        missing = missing_labels(labels)
         known = labels[~missing] if missing.any() else labels
         named("y", lambda: check_classification_targets(known))
         if first:
-            self._matrix = _is_matrix(labels, classes)
+            self._matrix = is_matrix(labels, classes)
         return self._bits(labels) if self.has_matrix else self._classes(labels, classes)
 
     def _bits(self, labels: Any) -> Any:
         """A matrix [N, L], NaN where it has -1; ValueError unless it is one, of 0, 1, -1 and NaN."""
         if labels.ndim == 1:
             raise ValueError(f"y has shape {labels.shape}; expected a matrix [n, {len(self.classes_)}], as in the fit.")
-        labels = _with_holes(labels)
+        labels = with_holes(labels)
         values = labels.data if scipy.sparse.issparse(labels) else labels
-        wrong = ~np.isin(values, (0, 1)) & ~_missing(values)
+        wrong = ~np.isin(values, (0, 1)) & ~missing_labels(values)
         if wrong.any():
             raise ValueError(
                 f"y has the value {values[wrong][0]}; expected a matrix of 0 and 1, a column for each label, NaN or "
@@ -255,7 +256,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         """0 and 1 [N, L] of a vector of labels, a column for each of more than two classes."""
         labels = labels.toarray() if scipy.sparse.issparse(labels) else labels
         labels = column_or_1d(labels, warn=labels.ndim == 2)
-        known = ~_missing(labels)
+        known = ~missing_labels(labels)
         if classes is None:
             self.classes_ = np.unique(labels[known])
         else:
@@ -317,32 +318,6 @@ _MANY_FOLDS, _FEW_ROWS = 5, 1000
 _MOST_DIRECTIONS = 150
 _WHOLE_ROWS = 400  # whose own space has so few directions that rare labels may have them all
 _WIDE_SCALE = 3.0  # of log odds of rows whose mean square length is 1: from 0.05 to 0.95
-
-
-def _missing(labels: Any) -> Any:
-    """Where labels [...] are NaN; a sparse matrix misses none."""
-    return np.zeros(labels.shape, dtype=bool) if scipy.sparse.issparse(labels) else missing_in(labels)
-
-
-def _is_matrix(labels: Any, classes: ArrayLike | None) -> bool:
-    """Whether labels [N] or [N, L] are label sets: they have columns, or one of 0, 1 and what is missing alone, without
-    the `classes` of a vector."""
-    if labels.ndim == 1 or labels.shape[1] > 1 or classes is not None:
-        return labels.ndim == 2 and bool(labels.shape[1] > 1)
-    values = labels.data if scipy.sparse.issparse(labels) else labels
-    return bool((np.isin(values, (-1, 0, 1)) | _missing(values)).all())
-
-
-def _with_holes(labels: Any) -> Any:
-    """Label sets [N, L] with NaN where they have -1, which sparse ones have not; ValueError on -1 and 1 alone."""
-    if scipy.sparse.issparse(labels) or not (missing := labels == -1).any():
-        return labels
-    if (labels == 1).any() and not (labels == 0).any():
-        raise ValueError(
-            "y has -1 and 1 but no 0, and -1 is a label that is missing. If it is one that a row does not have, pass "
-            "(y > 0).astype(int); else NaN in its place."
-        )
-    return np.where(missing, np.nan, labels)
 
 
 class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):

@@ -1026,8 +1026,11 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     ("estimators/multi.py", "estimators/test_estimators_features.py -k mean_over_tasks"): {
         "if own.sum() > 1": "if own.any()",
     },
-    ("estimators/multi.py", "estimators/test_label_estimator.py -k 'minus_one or column_is'"): {
+    ("estimators/label_sets.py", "estimators/test_label_estimator.py -k 'minus_one or column_is'"): {
         "return np.where(missing, np.nan, labels)": "return labels",
+        "labels.shape[1] > 1 or classes": "True or classes",
+    },
+    ("estimators/multi.py", "estimators/test_label_estimator.py -k column_is"): {
         "scores.shape[1] == 1 and not self.has_matrix": "scores.shape[1] == 1",
     },
     ("estimators/multi.py", "estimators/test_estimators_features.py -k have_units"): {
