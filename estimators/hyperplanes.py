@@ -35,7 +35,7 @@ class Hyperplanes:
 
     def at(self, model: Any) -> Tensor:
         """Weights [K, P, C] at the strength and the weight scale of a resolved model."""
-        weights, self.tilts = solve_blocks(
+        weights, self.tilts, _ = solve_blocks(
             self.rows,
             self.data.targets,
             model.loss,

@@ -543,7 +543,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     },
     ("inference/classifiers/duals.py", "inference/classifiers/test_duals.py -k block_of_rows"): {
         "weights[k], tilt[rows] = found.weights.T, found.tilt.double()": "weights[k] = found.weights.T",
-        "None if row_weights is None else row_weights[rows]": "None",
+        "None if self.row_weights is None else self.row_weights[rows]": "None",
         "weights = weight_scale**2 * torch.stack": "weights = torch.stack",
     },
     ("inference/classifiers/duals.py", "inference/classifiers/test_duals.py -k rounding"): {
@@ -563,12 +563,14 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     (
         "inference/classifiers/minimum.py",
         "inference/classifiers/test_minimum.py inference/small_variance/test_small_variance.py "
-        "inference/small_variance/test_small_variance_repelling.py -k 'minimum or step or owner'",
+        "inference/small_variance/test_small_variance_repelling.py -k 'minimum or step or owner or newton'",
     ): {
         "~found & (moved_cost <= fit.cost)": "~found",
         "(power, 0.25**power)": "(power, 0.5)",
         "observed.shift + precision * reference": "observed.shift - precision * reference",
-        '"row_weights": times,': '"row_weights": None,',
+        "row_weights=None if problem.row_weights is None else problem.row_weights[order]": "row_weights=None",
+        "tilt=problem.counted(tilt), gap=gap": "tilt=tilt, gap=gap",
+        "/ (2 * problem.weight_scale**2)": "/ problem.weight_scale**2",
         "lower[problem.owner]": "lower[problem.owner.flip(0)]",
         "range(1, _NUM_SHARES), found)": "range(1, _NUM_SHARES))",
         "problem.counted(targets.abs()).nansum()": "targets.abs().nansum()",

@@ -83,13 +83,7 @@ def solve(
     least = None if ranks() is not None else _patience(exact, max_passes)
     patience = max_passes if least is None else min(max_passes, least)
     found = _by_passes(problem, exact, tilt, tolerance, patience)
-    if found.gap > tolerance and patience < max_passes:
-        found = _by_newton(exact, found.to(torch.float64), tolerance)
-    if found.gap > tolerance and found.num_passes < max_passes:
-        left = _by_passes(problem, exact, found.tilt.to(tilt), tolerance, max_passes - found.num_passes)
-        left = left._replace(num_passes=found.num_passes + left.num_passes)
-        found = left if left.gap < found.gap else found._replace(num_passes=left.num_passes)
-    return found.to(features.dtype)
+    return _finished(problem, exact, found, tolerance, max_passes).to(features.dtype)
 
 
 def solve_blocks(
@@ -101,25 +95,55 @@ def solve_blocks(
     *,
     row_weights: Tensor | None,
     start: Tensor,
+    tolerance: float = 1e-3,
     max_passes: int,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, float]:
     """Weights [K, P, C] and tilts [N, C] of blocks of rows with these sizes, one after another: of each what `solve`
-    finds. Compiled passes over all blocks are one call; those that need more than these are then solved alone."""
-    exact = _Problem(features, targets, loss, weight_scale, row_weights).double()
-    tilt, left = exact.feasible(start.double()), list(range(len(sizes)))
-    ends = list(accumulate(sizes, initial=0))
+    finds; and the gap of all. Compiled passes over all blocks are one call."""
+    problem = _Problem(features, targets, loss, weight_scale, row_weights)
+    exact = problem.double()
+    tilt, ends = exact.feasible(start.double()), list(accumulate(sizes, initial=0))
     blocks = [slice(*pair) for pair in pairwise(ends)]
     weights = weight_scale**2 * torch.stack([tilt[rows].T @ exact.features[rows] for rows in blocks])
-    box = loss.box(exact.targets)
+    left, most, box = list(range(len(sizes))), 0, loss.box(exact.targets)
     if box is not None and host.on_cpu(features) and ranks() is None:
-        most = min(max_passes, _patience(exact, max_passes) or max_passes)
-        left = torch.nonzero(_climb_blocks(exact, box, ends, tilt, weights, _GAP, most) >= most).flatten().tolist()
+        most = min(max_passes, _patience(exact.rows(slice(max(sizes))), max_passes) or max_passes)
+        passes = _climb_blocks(exact, box, ends, tilt, weights, tolerance, most)
+        left = torch.nonzero(passes >= most).flatten().tolist() if most < max_passes else []
     for rows, k in ((blocks[k], k) for k in left):
-        times = None if row_weights is None else row_weights[rows]
-        options: dict[str, Any] = {"row_weights": times, "start": tilt[rows].to(targets), "max_passes": max_passes}
-        found = solve(features[rows], targets[rows], loss, weight_scale, tolerance=_GAP, **options)
+        found = _rest(problem.rows(rows), Dual(weights[k].T, tilt[rows], torch.nan, most), tolerance, max_passes)
         weights[k], tilt[rows] = found.weights.T, found.tilt.double()
-    return weights.mT.to(features), tilt
+    scores = torch.cat([exact.features[rows] @ own.T for rows, own in zip(blocks, weights, strict=True)])
+    return weights.mT.to(features), tilt, exact.gaps(scores, tilt)[1]
+
+
+def _rest(problem: _Problem, start: Dual, tolerance: float, max_passes: int) -> Dual:
+    """What `solve` finds where some passes came to a start, whose gap is not known yet; or from one without a pass."""
+    if not start.num_passes:
+        return solve(
+            problem.features,
+            problem.targets,
+            problem.loss,
+            problem.weight_scale,
+            row_weights=problem.row_weights,
+            start=start.tilt.to(problem.targets),
+            tolerance=tolerance,
+            max_passes=max_passes,
+        )
+    exact = problem.double()
+    _, gap = exact.gaps(exact.features @ start.weights, start.tilt)
+    return _finished(problem, exact, start._replace(gap=gap), tolerance, max_passes)
+
+
+def _finished(problem: _Problem, exact: _Problem, found: Dual, tolerance: float, max_passes: int) -> Dual:
+    """From where passes came to: by an interior-point method, and by passes again where that leaves a gap."""
+    if found.gap > tolerance and found.num_passes < max_passes:
+        found = _by_newton(exact, found.to(torch.float64), tolerance)
+    if found.gap > tolerance and found.num_passes < max_passes:
+        left = _by_passes(problem, exact, found.tilt.to(problem.targets), tolerance, max_passes - found.num_passes)
+        left = left._replace(num_passes=found.num_passes + left.num_passes)
+        found = left if left.gap < found.gap else found._replace(num_passes=left.num_passes)
+    return found
 
 
 class Columns(NamedTuple):
@@ -217,6 +241,11 @@ class _Problem:
     def weights(self, tilt: Tensor) -> Tensor:
         """eta [P, C]."""
         return self.weight_scale**2 * all_sum(self.features.T @ tilt)
+
+    def rows(self, rows: slice) -> _Problem:
+        """That of some rows."""
+        times = None if self.row_weights is None else self.row_weights[rows]
+        return replace(self, features=self.features[rows], targets=self.targets[rows], row_weights=times)
 
     def double(self) -> _Problem:
         weights = None if self.row_weights is None else self.row_weights.double()

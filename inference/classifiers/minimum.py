@@ -22,7 +22,7 @@ from ...models import host
 from ...models.losses.base import Loss, PseudoObservation
 from ...models.sums import among, ranks
 from ..distributed.collectives import all_sum, once
-from .duals import joint_hinge, solve
+from .duals import joint_hinge, solve_blocks
 from .scored import Scored
 
 
@@ -137,20 +137,22 @@ def target_size(problem: Scored) -> Tensor:
 
 
 def minimum(problem: Scored, fit: Estimate, limits: DualLimits | None, num_steps: int) -> Estimate:
-    """Classifiers that cost no more, set by set: by the dual within `limits`, None: without it; then, unless the dual
-    is a quick one, in some steps.
+    """Classifiers that cost no more, set by set: by the dual within `limits`, None: without it. Of a dual that is not a
+    quick one by Newton's method; then, where that leaves a gap, by the dual, and by some steps of majorizers.
 
-    Steps alone stay far from the optimum where rows are separable and nu is large; a slow dual does where they are not.
-    Of a few rows that several ranks have, each of these computes all of it: where a dual is wanted, or where the source
-    of the rows is known.
+    Such steps alone stay far from the optimum where rows are separable and nu is large; a slow dual does where they are
+    not. Of a few rows that several ranks have, each of these computes all of it: where a dual is wanted, or where the
+    source of the rows is known.
     """
     if not fit.weights.numel():
         return fit
     if (limits is not None or problem.source is not None) and ranks() is not None and are_few(problem):
         return _of_all(problem, fit, partial(minimum, limits=limits, num_steps=num_steps))
     if limits is not None and problem.loss.has_conjugate:
-        fit = solved(problem, fit, limits)
-        if has_quick_dual(problem):
+        quick = has_quick_dual(problem)
+        fit = fit if quick or problem.loss.meets else curved(problem, fit, limits.tolerance)
+        fit = fit if fit.gap <= limits.tolerance else solved(problem, fit, limits)
+        if quick or fit.gap <= limits.tolerance:
             return fit
     return once(partial(majorized, problem, fit, num_steps), partial(_of_rows, problem, fit.tilt))
 
@@ -172,18 +174,34 @@ def _of_all(problem: Scored, fit: Estimate, work: Callable[[Scored, Estimate], E
 
 def solved(problem: Scored, fit: Estimate, limits: DualLimits) -> Estimate:
     """By the dual, set by set; NotImplementedError if the loss has no conjugate."""
-    tilt, weights, gaps = fit.tilt.clone(), [], []
-    for own in problem.rows():
-        times = None if problem.row_weights is None else problem.row_weights[own]
-        options = {"start": tilt[own], "row_weights": times, **limits._asdict()}
-        found = solve(problem.features[own], problem.targets[own], problem.loss, problem.weight_scale, **options)
-        tilt[own] = found.tilt
-        weights.append(found.weights)
-        gaps.append(found.gap)
-    fit = descended(problem, fit, torch.stack(weights))
-    costs = fit.cost.sum(1)
-    gap = (costs.new_tensor(gaps) * costs).sum() / costs.sum().clamp(min=torch.finfo(costs.dtype).tiny)
-    return fit._replace(tilt=tilt, gap=gap)
+    rows, tilt = problem.rows(), fit.tilt.clone()
+    order = torch.cat(rows)
+    weights, found, gap = solve_blocks(
+        problem.features[order],
+        problem.targets[order],
+        problem.loss,
+        problem.weight_scale,
+        [len(own) for own in rows],
+        row_weights=None if problem.row_weights is None else problem.row_weights[order],
+        start=tilt[order],
+        **limits._asdict(),
+    )
+    tilt[order] = found.to(tilt)
+    fit = descended(problem, fit, weights)
+    return fit._replace(tilt=tilt, gap=fit.cost.new_tensor(gap))
+
+
+def curved(problem: Scored, fit: Estimate, tolerance: float) -> Estimate:
+    """By steps of Newton's method, for a convex loss whose dual is slow. Its slopes t are tilts of the dual, with a gap
+    of |eta - nu^2 sum_n r_n t_n a_n|^2 / (2 nu^2); where that stays too large, tilts and gap are as they were."""
+    for _ in range(_MOST_CURVED):
+        fit = descended(problem, fit, problem.means(problem.loss.parabola(fit.scores, problem.targets)))
+        tilt = slopes(problem.loss, fit.scores, problem.targets)
+        off = fit.weights - problem.means(PseudoObservation(torch.zeros_like(tilt), tilt))
+        gap = off.double().square().sum() / (2 * problem.weight_scale**2) / fit.cost.sum()
+        if gap <= tolerance:
+            return fit._replace(tilt=problem.counted(tilt), gap=gap)
+    return fit
 
 
 def majorized(problem: Scored, fit: Estimate, num_steps: int) -> Estimate:
@@ -231,5 +249,6 @@ def all_found(found: Tensor) -> bool:
 
 MOST_TOGETHER = 2000  # rows of several ranks
 _NUM_SHARES = 5
+_MOST_CURVED = 20
 _WIDTHS = (0.3, 0.1, 0.03, 0.0)
 _NEGLIGIBLE = 1e-6

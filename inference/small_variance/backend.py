@@ -52,9 +52,9 @@ class SmallVariance(Backend):
         component, or from as many as `num_components` says where a penalty that comes from them makes these cheaper
         (where components repel, and for sequences, from those of DP-means); the others from any number of components
         around points far apart. "auto": 10^5 / (N (10 + D + P)) of them for N rows of D columns and P
-        features of classifiers, a quarter of that where rows have features, at least 1 and at most 16: many where they
-        cost little, one for 10^4 rows or more, and one where `init` says where to start. The posterior's `backend` has
-        the number
+        features of classifiers, half of that for tasks, a quarter where rows have features or label sets the joint
+        "and", at least 1 and at most 16: many where they cost little, one for 10^4 rows or more, and one where `init`
+        says where to start. The posterior's `backend` has the number
     init : "auto", or of mixtures whose components do not repel a Tensor [N] of labels, from whose components the first
         restart starts in place of one. A penalty of None is then one at which no more open
     merge : try to merge components whenever the descent has settled
@@ -146,7 +146,8 @@ class SmallVariance(Backend):
         """A copy with the scale and the numbers of components and restarts."""
         own = self.takes_labels(model) and (coding := coding_of(model)) is not None and coding.has_classes
         module = self.module_of(model)
-        restarts = 1 if isinstance(self.init, Tensor) else _cheap_restarts(data, getattr(module, "row_cost", 1))
+        row_cost = module.row_cost(model) if hasattr(module, "row_cost") else 1
+        restarts = 1 if isinstance(self.init, Tensor) else _cheap_restarts(data, row_cost)
         auto = {
             "scale": module.auto_scale(model) if hasattr(module, "auto_scale") else 1.0,
             "num_components": _told(data) if own else _COMPONENTS,

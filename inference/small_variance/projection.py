@@ -96,6 +96,11 @@ def check(backend: SmallVariance, model: MultiTaskInfiniteLatentSVM) -> None:
     """Every loss and linear likelihood has a small-variance limit."""
 
 
+def row_cost(model: MultiTaskInfiniteLatentSVM) -> int:
+    """In rows of a mixture, which have one classifier, not one for each task."""
+    return 2
+
+
 def alone(backend: SmallVariance, model: MultiTaskInfiniteLatentSVM) -> str:
     """Ranks may have rows each."""
     return ""

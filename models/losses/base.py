@@ -120,6 +120,13 @@ class Loss(Config, ABC):
         precision = torch.maximum(curvature, slope.square() / room).clamp(min=_LEAST_PRECISION)
         return PseudoObservation(precision, slope + precision * score)
 
+    def parabola(self, score: Tensor, y: Tensor) -> PseudoObservation:
+        """Small variance: the quadratic with the slope and the curvature of `log_factor` at the score, for a step of
+        Newton's method."""
+        _, slope, curvature = self._tangent(score, y)
+        precision = curvature.clamp(min=0.0)
+        return PseudoObservation(precision, slope + precision * score)
+
     def _tangent(self, score: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """log phi, its derivative and minus its second derivative (of slopes _WIDTH apart), each [..., C]."""
         score, y = torch.broadcast_tensors(score.detach(), y)

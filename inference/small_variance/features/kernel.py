@@ -24,7 +24,9 @@ def check(backend: SmallVariance, model: FeatureModel) -> None:
     """Every loss and linear likelihood has a small-variance limit."""
 
 
-row_cost = 4  # times that of a row of a mixture, whose bits are not tried one after another
+def row_cost(model: FeatureModel) -> int:
+    """In rows of a mixture, whose bits are not tried one after another."""
+    return 4
 
 
 def auto_scale(model: FeatureModel) -> float:

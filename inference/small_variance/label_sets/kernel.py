@@ -50,6 +50,11 @@ def check(backend: SmallVariance, model: BNMC) -> None:
     require_divergence(model)
 
 
+def row_cost(model: BNMC) -> int:
+    """In rows of a mixture, whose labels are explained in one way; of the joint "and" each switch fits an SVM."""
+    return 4 if model.is_coupled else 1
+
+
 def alone(backend: SmallVariance, model: BNMC) -> str:
     """Ranks may have rows and their label sets each, as those of a mixture."""
     return "leave init out" if isinstance(backend.init, Tensor) else ""

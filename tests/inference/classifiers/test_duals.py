@@ -189,7 +189,7 @@ def test_rounding_does_not_decide_where_passes_end(loss) -> None:
 def test_each_block_of_rows_has_the_optimum_of_its_own(loss, generator) -> None:
     features, targets = case(loss, generator, N=40)
     counts = 0.3 + torch.rand(40, generator=generator, device=generator.device, dtype=torch.float64)
-    weights, tilt = solve_blocks(
+    weights, tilt, gap = solve_blocks(
         features,
         targets,
         loss,
@@ -199,6 +199,7 @@ def test_each_block_of_rows_has_the_optimum_of_its_own(loss, generator) -> None:
         start=0.1 * counts.unsqueeze(1).expand_as(targets),
         max_passes=500,
     )
+    total = dual = 0.0
     for own, rows in zip(weights, (slice(7), slice(7, 40)), strict=True):
         least = solve(
             features[rows], targets[rows], loss, NU, row_weights=counts[rows], tolerance=1e-8, max_passes=9000
@@ -206,6 +207,11 @@ def test_each_block_of_rows_has_the_optimum_of_its_own(loss, generator) -> None:
         costs = [primal(each, features[rows], targets[rows], loss, counts[rows]) for each in (least.weights, own)]
         assert costs[0] <= costs[1] + 1e-9 <= 1.002 * costs[0]
         close(own, NU**2 * features[rows].T @ tilt[rows], 1e-8)
+        count = counts[rows].unsqueeze(1)
+        total += costs[1]
+        conjugate = loss.conjugate(loss.feasible(tilt[rows] / count, targets[rows]), targets[rows])
+        dual -= (count * conjugate).sum() + own.square().sum() / (2 * NU**2)
+    assert float(total - dual) == pytest.approx(gap * float(total), abs=1e-8 * float(total))
 
 
 @pytest.mark.parametrize("loss", LOSSES[:6], ids=name_of)

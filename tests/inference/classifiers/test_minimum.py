@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from scipy.optimize import minimize
 from setups import Ramp, name_of
 from torch import Tensor
 
+from regbayes.inference.classifiers import duals
 from regbayes.inference.classifiers import minimum as module
 from regbayes.inference.classifiers.minimum import (
     DualLimits,
     Estimate,
+    curved,
     descended,
     estimate,
     majorized,
@@ -140,6 +144,41 @@ def test_owners_have_the_classifiers_of_their_own_rows(by) -> None:
         torch.testing.assert_close(together.cost[[k]], fit.cost, rtol=1e-5, atol=0.0)
         torch.testing.assert_close(together.weights[[k]], fit.weights, rtol=0.0, atol=1e-2)
         torch.testing.assert_close(together.tilt[own], fit.tilt, rtol=0.0, atol=1e-5)
+
+
+def test_owners_of_a_quick_dual_are_one_call(monkeypatch) -> None:
+    calls, climb = [], duals._climb_blocks
+    monkeypatch.setattr(duals, "_climb_blocks", lambda *args: calls.append(args) or climb(*args))
+    problem = problem_of(Hinge(), True, 3)
+    found = solved(problem, at_zero(problem), DualLimits(1e-3, 100))
+    assert len(calls) == 1
+    assert 0 <= found.gap <= 1e-3
+
+
+@pytest.mark.parametrize("num_owners", [0, 3])
+@pytest.mark.parametrize("loss", [Logistic(), OneVsRest(Logistic())], ids=name_of)
+def test_a_few_steps_of_newton_solve_a_smooth_dual_and_their_gap_is_that_of_the_slopes(loss, num_owners) -> None:
+    """A wide prior, with which a dual takes hundreds of passes."""
+    problem = replace(problem_of(loss, True, num_owners), weight_scale=30.0)
+    fit = minimum(problem, at_zero(problem), DualLimits(1e-6, 0), 0)
+    assert 0 <= fit.gap <= 1e-6
+    value, count = float(fit.cost.sum()), COUNTS.unsqueeze(1)
+    pulls = torch.stack([problem.features[own].T @ fit.tilt[own] for own in problem.rows()])
+    conjugate = count * loss.conjugate(fit.tilt / count, problem.targets)
+    dual = -float(conjugate.sum() + problem.weight_scale**2 * pulls.square().sum() / 2)
+    assert value - dual == pytest.approx(float(fit.gap) * value, rel=1e-3, abs=1e-10 * value)
+    rough = curved(problem, at_zero(problem), 0.05)
+    assert fit.gap < rough.gap <= 0.05
+    assert rough.cost.sum() <= value * (1 + float(rough.gap)) / (1 - float(rough.gap))
+
+
+def test_where_steps_of_newton_leave_a_gap_tilts_stay() -> None:
+    problem = problem_of(Hinge())
+    start = at_zero(problem)._replace(tilt=torch.full((18, 3), 0.1, dtype=torch.float64))
+    fit = curved(problem, start, 1e-9)
+    assert (fit.cost <= start.cost).all()
+    assert torch.equal(fit.tilt, start.tilt)
+    assert fit.gap.isnan()
 
 
 def test_a_dual_that_ends_above_the_start_is_not_taken() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from tiny_optima import PROBLEMS, outcome
 from torch import Tensor
 
 from regbayes.inference import SmallVariance
-from regbayes.models import DPM, IHMM
+from regbayes.models import BNMC, DPM, IHMM, MultiTaskInfiniteLatentSVM
 
 MODEL, LENGTHS = IHMM(FAMILY), [4, 3]
 # the other of two problems of a structure, which takes its time
@@ -86,3 +87,17 @@ def test_restarts_are_as_many_as_cost_little() -> None:
     assert quick.replace(num_restarts=3).fit(DPM(), X).backend.num_restarts == 3
     with pytest.raises(ValueError, match="num_restarts is 0; it must be an integer of at least 1, or 'auto'"):
         quick.replace(num_restarts=0).fit(DPM(), X)
+
+
+def test_structures_whose_restarts_take_longer_have_fewer() -> None:
+    X = torch.randn(600, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    quick = SmallVariance(penalty=1e3, max_steps=1, num_jobs=1, progress=False)
+    Y = (X[:, :1] > 0).long().expand(-1, 2)
+
+    def number(model: Any) -> int:
+        return int(quick.fit(model, X, Y).backend.num_restarts)
+
+    seen = 10 + 2 + 2 + 3  # columns, labels, and features with the constant
+    assert number(BNMC()) == 10**5 // (600 * seen)
+    assert number(BNMC(joint="and")) == 10**5 // (600 * seen * 4)
+    assert number(MultiTaskInfiniteLatentSVM()) == 10**5 // (600 * 12 * 2)
