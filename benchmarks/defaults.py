@@ -3,11 +3,13 @@
 python benchmarks/defaults.py classifiers [SET ...]      `Classifier()` beside LinearSVC() and `ClassifierCV()`
 python benchmarks/defaults.py features [SET ...]         `Classifier(InfiniteLatentSVM())` beside a tuned LinearSVC
 python benchmarks/defaults.py scales [SET ...]           the same model under small variance, by `scale`, beside SVI
+python benchmarks/defaults.py bits [SEEDS]               `LatentFeatureModel` where bits are known, by backend
 python benchmarks/defaults.py cubes [SETS]               shares of the Bayes accuracy of Setting II, by backend
 python benchmarks/defaults.py clusters [SEEDS] [ROWS] [SET]       priors of `FullGaussian`: of all sets, or of one
 python benchmarks/defaults.py families [SET ...]         covariances of `Clusterer`: diagonal, full, as it comes
 python benchmarks/defaults.py repelling [SEEDS] [ROWS] [SET]      strengths of `DDPM` beside `DPM`, diagonal and full
 python benchmarks/defaults.py sequences [SEEDS]          states of an infinite HMM on the sequences of `clustering.py`
+python benchmarks/defaults.py walks [SEEDS]              strengths of `DIH` beside `IHMM`, under Gibbs and SVI
 
 Of rows with targets three folds of at most 600 rows of a set (REGBAYES_DATA) are taken, standardised: accuracy, log
 loss and CPU seconds of a fit, of each contestant in turn.
@@ -46,7 +48,19 @@ from timing import choose
 from regbayes.datasets import load, make_chained_gaussians, make_dp_mixture, make_setting_two
 from regbayes.estimators import Classifier, ClassifierCV, Clusterer
 from regbayes.inference import SVI, Gibbs, SmallVariance
-from regbayes.models import DDPM, DPM, IHMM, DiagonalGaussian, FullGaussian, Hinge, InfiniteLatentSVM, InfiniteSVM
+from regbayes.models import (
+    DDPM,
+    DIH,
+    DPM,
+    IHMM,
+    DiagonalGaussian,
+    FullGaussian,
+    Hinge,
+    InfiniteLatentSVM,
+    InfiniteSVM,
+    LatentFeatureModel,
+    Logistic,
+)
 
 Contestants = dict[str, Callable[[], Any]]
 
@@ -131,6 +145,35 @@ def scales(*names: str) -> None:
         contestants[f"small variance, {scale:g}"] = lambda backend=backend: Classifier(InfiniteLatentSVM(), backend)
     sets = names or ("iris", "wine", "breast_cancer", "parkinsons", "wireless", *(f"odds {seed}" for seed in range(4)))
     beside(sets, contestants, lambda name: odds_of_bits(int(name[5:])) if "odds" in name else labelled_rows(name, 450))
+
+
+def bits(num_seeds: str = "4") -> None:
+    """Rows are sums of loadings and noise; how often a bit of 100 new rows, or its complement, is a feature."""
+    backends: dict[str, Any] = {"SVI": SVI(progress=False), "small variance": SmallVariance(progress=False)}
+    backends |= {"SVI, four starts": SVI(num_restarts=4, progress=False), "Gibbs": Gibbs(num_samples=60, num_warmup=60)}
+    print(f"{'':40}{'K':>7}{'agree':>7}{'value':>11}{'CPU s':>7}")
+    for num_rows, width, number, noise, size in (
+        (200, 20, 4, 0.5, 2.0),
+        (1000, 30, 8, 0.5, 1.0),
+        (300, 10, 3, 1.0, 2.0),
+    ):
+        for label, backend in backends.items():
+            found = []
+            for seed in range(int(num_seeds)):
+                rng = np.random.default_rng(seed)
+                truth = rng.random((num_rows + 100, number)) < 0.4
+                loadings = size * rng.normal(size=(number, width))
+                X = truth @ loadings + noise * rng.normal(size=(len(truth), width))
+                started = time.process_time()
+                posterior = backend.fit(LatentFeatureModel(), X[:-100])
+                spent, value = time.process_time() - started, float(posterior.trace.values[..., -1].max())
+                seen = np.asarray(posterior.transform(X[-100:])) > 0.5
+                agree = (seen[:, :, None] == truth[-100:, None]).mean(0)
+                same = np.maximum(agree, 1 - agree).max(0).mean()
+                found.append((float(posterior.num_latent_features), same, value, spent))
+            number_found, agree, value, spent = np.mean(found, 0)
+            title = f"{num_rows} x {width}, {number} bits: {label}"
+            print(f"{title:40}{number_found:7.1f}{agree:7.3f}{value:11.1f}{spent:7.2f}", flush=True)
 
 
 def odds_of_bits(seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -296,6 +339,46 @@ def states(num_seeds: str = "3") -> None:
         show(f"all: {prior}", np.mean(each, 0))
 
 
+def walks(num_seeds: str = "3") -> None:
+    models = {"IHMM": IHMM(), "DIH, logistic": DIH(loss=Logistic())}
+    models |= {f"DIH, strength {c:g}": DIH(loss=Hinge(c)) for c in (0.03, 0.1, 0.3, 1.0)}
+    backends = {"Gibbs": Gibbs(num_warmup=40, num_samples=20, progress=False), "SVI": SVI(progress=False)}
+    print(HEAD)
+    total: dict[str, list[np.ndarray]] = {}
+    for name in ("separate", "overlapping", "eight columns", "bee_dance", "ble_rssi"):
+        for label, model in models.items():
+            for kind, backend in backends.items():
+                found = [
+                    walked(backend.replace(seed=seed), model, *steps_of(name, seed)) for seed in range(int(num_seeds))
+                ]
+                total.setdefault(f"{label}, {kind}", []).append(np.mean(found, 0))
+                show(f"{name}: {label}, {kind}", total[f"{label}, {kind}"][-1])
+    for label, each in total.items():
+        show(f"all: {label}", np.mean(each, 0))
+
+
+def walked(backend: Any, model: Any, X: np.ndarray, y: np.ndarray, lengths: list[int]) -> tuple[float, ...]:
+    """K, states of three steps or fewer, ARI, NMI and CPU seconds of a fit."""
+    started = time.process_time()
+    found = backend.fit(model, torch.from_numpy(X), lengths=lengths).partition().numpy()
+    spent, tiny = time.process_time() - started, (np.unique(found, return_counts=True)[1] <= 3).sum()
+    quality = adjusted_rand_score(y, found), normalized_mutual_info_score(y, found)
+    return len(np.unique(found)), float(tiny), *quality, np.nan, spent
+
+
+def steps_of(name: str, seed: int) -> tuple[np.ndarray, np.ndarray, list[int]]:
+    """Steps [N, D], standardised, their true states and lengths: of a set, or of four made-up states of unit noise."""
+    made = {"separate": (3.0, 3), "overlapping": (1.5, 3), "eight columns": (1.2, 8)}
+    if name not in made:
+        _, rows, y, lengths = next(iter(sequences(name)))
+        return StandardScaler().fit_transform(rows), y, lengths
+    rng, (spread, width) = np.random.default_rng(seed), made[name]
+    stays = np.repeat(np.arange(100), rng.geometric(0.1, size=100))[:300]
+    y = rng.integers(4, size=100)[stays]
+    rows = spread * rng.normal(size=(4, width))[y] + rng.normal(size=(300, width))
+    return StandardScaler().fit_transform(rows), y, [100] * 3
+
+
 def show(name: str, means: np.ndarray) -> None:
     clusters, tiny, rand, information, density, spent = means
     print(f"{name:50}{clusters:7.1f}{tiny:7.1f}{rand:7.3f}{information:7.3f}{density:10.3f}{spent:7.2f}", flush=True)
@@ -310,9 +393,11 @@ if __name__ == "__main__":
         classifiers=classifiers,
         features=features,
         scales=scales,
+        bits=bits,
         cubes=cubes,
         clusters=clusters,
         families=families,
         repelling=repelling,
         sequences=states,
+        walks=walks,
     )

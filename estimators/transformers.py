@@ -98,7 +98,7 @@ class FeatureTransformer(_Transformer):
     ----------
     model : a model of latent features without targets; None: `LatentFeatureModel()`. A search of its arguments needs
         it passed
-    inference : a backend of `regbayes.inference`, which owns the seed; None: `SVI()`
+    inference : a backend of `regbayes.inference`, which owns the seed; None: `SVI(num_restarts=4)`
 
     Attributes
     ----------
@@ -125,7 +125,7 @@ class FeatureTransformer(_Transformer):
     default_data = FeatureData
 
     def defaults(self) -> tuple[Model, Backend]:
-        return LatentFeatureModel(), SVI()
+        return LatentFeatureModel(), SVI(num_restarts=4)
 
     @property
     def components_(self) -> NDArray[Any]:

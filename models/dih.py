@@ -9,6 +9,7 @@ docs/derivations/sequences, "Joint density".
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from .domains import Count, Natural, Positive, Truncation
 from .feature_maps import AnyFeatureMap, PrincipalDirections
@@ -27,11 +28,13 @@ class DIH(Hyperplanes, StateSpace):
     Parameters
     ----------
     likelihood, prior, truncation, num_features, lags : as in `IHMM`; hyperplanes see the rows before too
-    loss, feature_map, weight_scale : as in `DDPM`
+    loss : as in `DDPM`; the strength of a `Hinge` is 0.1 by default. Raise it where a true state is no Gaussian, and
+        pieces of it that no hyperplane tells apart are to be joined
+    feature_map, weight_scale : as in `DDPM`
     """
 
     likelihood: Likelihood = field(default_factory=DiagonalGaussian)
-    loss: Loss = field(default_factory=Hinge)
+    loss: Loss = field(default_factory=partial(Hinge, strength=0.1))
     prior: HierarchicalDirichletProcess = field(default_factory=HierarchicalDirichletProcess)
     feature_map: AnyFeatureMap = field(default_factory=PrincipalDirections)
     weight_scale: Positive = 1.0

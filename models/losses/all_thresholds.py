@@ -98,7 +98,7 @@ class AllThresholds(Loss):
         return self.log_factor(scores, levels).softmax(-1)
 
     def _questions(self, score: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """f - b_l [L - 1, ...] of scores [...], the thresholds b [L - 1, 1 ...], and the sides s [L - 1, ...] of levels."""
+        """f - b_l [L - 1, ...] of scores [...], thresholds b [L - 1, 1 ...], and sides s [L - 1, ...] of levels."""
         b = score.new_tensor(self.thresholds).view(-1, *[1] * max(score.dim(), y.dim()))
         level = torch.arange(1, len(b) + 1, dtype=y.dtype, device=y.device).view(b.shape)
         return score - b, b, torch.where(y >= level, 1.0, -1.0).to(score.dtype)

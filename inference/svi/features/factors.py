@@ -172,6 +172,15 @@ def update_sticks(
     return state.with_sticks(model.prior.update(state.sticks, sums.counts, scale * data.total_weight))
 
 
+def update_globals(
+    state: VariationalFeatures, data: FeatureData, model: FeatureModel, scale: float = 1.0
+) -> tuple[VariationalFeatures, Sums]:
+    """Loadings, precisions and sticks for features of rows that count `scale` times; what they saw of them."""
+    sums = gather(state, data, model, scale)
+    state = update_precisions(update_loadings(state, sums, model), data, model, sums, scale)
+    return update_sticks(state, data, model, sums, scale), sums
+
+
 def global_targets(
     state: VariationalFeatures, data: FeatureData, model: FeatureModel, sums: Sums, scale: float
 ) -> VariationalFeatures:

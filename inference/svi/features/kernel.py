@@ -20,7 +20,6 @@ from ....models.latent_features import FeatureData, FeatureModel
 from ...bits.loadings import Sums
 from ...bits.rows import Margin, infer_features
 from ...classifiers.minimum import DualLimits
-from ...distributed.collectives import own_draws
 from ...distributed.stream import stream_points
 from ...posterior.draws import FeatureDraw, drawn
 from ...running.engine import Draw
@@ -37,10 +36,9 @@ from .factors import (
     global_targets,
     move_globals,
     update_features,
-    update_loadings,
-    update_precisions,
-    update_sticks,
+    update_globals,
 )
+from .growth import grown
 from .margins import MARGINS, evidence
 
 SWEEP_LIMITS = DualLimits(1e-3, 45)  # of the dual in one sweep; the next one goes on from there
@@ -48,19 +46,8 @@ LAST_LIMITS = DualLimits(LAST_GAP, 4000)  # so many that a joint hinge of up to 
 
 
 def init(model: FeatureModel, data: FeatureData, generator: torch.Generator, *, rule: Rule) -> VariationalFeatures:
-    """Features at random, a few sweeps without labels, then the first classifiers.
-
-    Probabilities start away from one half, so that each feature determines its loading at once. Near one half all
-    features would look alike.
-    """
-    state, like = prior_state(model, data, rule), data.X
-    N, K = state.features.shape
-    bits = own_draws(N, lambda n, stream: torch.randint(2, (n, K), generator=stream, device=like.device), generator)
-    state = replace(state, features=0.1 + 0.8 * bits.to(like))
-    for _ in range(_NUM_UNSUPERVISED):
-        state, _ = update_globals(state, data, model)
-        state = update_features(state, data, model, None)
-    state, sums = update_globals(state, data, model)
+    """Features that the entries bear (`growth`), then the first classifiers."""
+    state, sums = update_globals(grown(prior_state(model, data, rule), data, model, generator), data, model)
     return with_bound(update_classifiers(state, data, model, rule), data, model, sums, rule)
 
 
@@ -74,15 +61,6 @@ def sweep(state: VariationalFeatures, data: FeatureData, model: FeatureModel, *,
     state = update_features(state, data, model, partial(MARGINS[rule], state, data, model))
     state, sums = update_globals(state, data, model)
     return with_bound(update_classifiers(state, data, model, rule), data, model, sums, rule)
-
-
-def update_globals(
-    state: VariationalFeatures, data: FeatureData, model: FeatureModel, scale: float = 1.0
-) -> tuple[VariationalFeatures, Sums]:
-    """Loadings, precisions and sticks for features of rows that count `scale` times; what they saw of them."""
-    sums = gather(state, data, model, scale)
-    state = update_precisions(update_loadings(state, sums, model), data, model, sums, scale)
-    return update_sticks(state, data, model, sums, scale), sums
 
 
 def update_classifiers(
@@ -213,5 +191,4 @@ def steps_by(rule: Rule) -> Steps[VariationalFeatures, FeatureData, FeatureModel
 
 
 BY_RULE = StepsByRule(lambda backend, model: {rule: steps_by(rule) for rule in RULES.values()}, splits=True)
-_NUM_UNSUPERVISED = 5  # sweeps before labels count
 _NUM_LOCAL = 5  # sweeps over the features of a minibatch

@@ -529,7 +529,7 @@ def test_fitted_models_decode_what_they_saw_and_foresee_what_comes(name: str, ba
 @pytest.mark.parametrize("backend", [Gibbs(num_samples=3, num_warmup=3), SVI(num_steps=5)], ids=["Gibbs", "SVI"])
 def test_single_precision_stays_single(backend, moves) -> None:
     rows, lengths, _ = moves
-    posterior = backend.fit(DIH(truncation=6), rows.float(), lengths=lengths)
+    posterior = backend.fit(DIH(loss=Hinge(), truncation=6), rows.float(), lengths=lengths)
     for method in METHODS[1:]:
         assert getattr(posterior, method)(rows.float(), lengths).dtype == torch.float32
     assert posterior.simulate(3)[0].dtype == torch.float32

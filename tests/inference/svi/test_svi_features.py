@@ -15,10 +15,10 @@ from scipy.optimize import minimize
 
 from regbayes.inference import SVI
 from regbayes.inference.bits.rows import Settle, _in_turn
-from regbayes.inference.svi.features import factors, margins
+from regbayes.inference.svi.features import factors, growth, margins
 from regbayes.inference.svi.features import kernel as features
 from regbayes.inference.svi.rules import RULES
-from regbayes.models import BetaBernoulli, IndianBuffetProcess, InfiniteLatentSVM
+from regbayes.models import BetaBernoulli, IndianBuffetProcess, InfiniteLatentSVM, LatentFeatureModel
 from regbayes.models.likelihoods import Blocks, LinearBernoulli, LinearGaussian
 from regbayes.models.losses import CrammerSinger, EpsilonInsensitive, Hinge, Logistic, SquaredHinge
 
@@ -354,3 +354,55 @@ def test_float32_climbs(rule_name) -> None:
         before, state = state, features.sweep(state, data, model, rule=rule)
         assert state.bound >= before.bound - 1e-5 * abs(before.bound)
     assert state.features.dtype == state.loadings.dtype == state.weights.dtype == torch.float32
+
+
+def rows_of_bits(num_rows: int = 200, seed: int = 0, weights=None):
+    """(model, data) without labels: three bits of ten columns, some entries missing."""
+    generator = torch.Generator().manual_seed(seed)
+    bits = torch.rand(num_rows, 3, generator=generator).round()
+    X = bits @ (3 * torch.randn(3, 10, generator=generator)) + 0.3 * torch.randn(num_rows, 10, generator=generator)
+    X[::17, 3] = torch.nan
+    return bits, *LatentFeatureModel(truncation=12).prepare(X.double(), weights=weights)
+
+
+def grown_of(model, data, seed=1):
+    state = features.prior_state(model, data, RULES["gibbs"])
+    return growth.grown(state, data, model, torch.Generator().manual_seed(seed))
+
+
+def test_features_open_as_long_as_the_bound_rises() -> None:
+    """Few of the truncation; a bound far above that from random features; bits as they are, or their complements."""
+    agreements = []
+    for seed in range(4):
+        truth, model, data = rows_of_bits(seed=seed)
+        state = grown_of(model, data)
+        found = state.features > 0.5
+        assert 3 <= int(found.any(0).sum()) <= 7
+        agree = (found.unsqueeze(2) == (truth > 0.5).unsqueeze(1)).double().mean(0)
+        agreements.append(float(torch.maximum(agree, 1 - agree).amax(0).mean()))
+        generator = torch.Generator().manual_seed(1)
+        scattered = torch.rand(state.features.shape, generator=generator, dtype=torch.float64).round()
+        other = replace(features.prior_state(model, data, RULES["gibbs"]), features=0.1 + 0.8 * scattered)
+        for _ in range(30):
+            other, _ = factors.update_globals(other, data, model)
+            other = factors.update_features(other, data, model, None)
+        assert float(state.bound) > bound_of(other, data, model, RULES["gibbs"]) + 100
+    assert sum(agreements) / len(agreements) > 0.9
+
+
+def test_weights_open_the_features_of_repeated_rows() -> None:
+    times = torch.randint(1, 4, (200,), generator=torch.Generator().manual_seed(2)).double()
+    _, model, data = rows_of_bits(weights=times)
+    rows = data.rows(torch.arange(200).repeat_interleave(times.long()))
+    repeated = replace(rows, weights=None)
+    once, again = grown_of(model, data), grown_of(model, repeated)
+    torch.testing.assert_close(again.features, once.features.repeat_interleave(times.long(), 0), rtol=0, atol=1e-6)
+    torch.testing.assert_close(again.bound, once.bound)
+
+
+def test_labels_may_use_features_that_entries_do_not_bear() -> None:
+    """With classifiers the rest of the truncation starts at random; without them it stays at its prior."""
+    model, data = problem(LinearGaussian(), Hinge(0.8), PRIORS[0], N=40, K=8)
+    spread = grown_of(model, data).features.std(0)
+    bare = grown_of(model, replace(data, targets=data.targets[:, :0])).features.std(0)
+    assert spread[2:].min() > 0.01 > 0.001 > bare[2:].max()

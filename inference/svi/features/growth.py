@@ -1,0 +1,85 @@
+"""Where variational features start: they open one after another, as long as the bound without labels rises.
+
+A new feature takes a direction in which the entries leave much to explain, and has the rows on one side of the middle.
+From features at random all of the truncation would be used, and the bound would stay far below. Where classifiers see
+the features, those that the entries do not bear start at random, and labels may use them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ....models.distributions.sampling import normals
+from ....models.latent_features import FeatureData, FeatureModel
+from ...distributed.collectives import all_sum, own_draws
+from .factors import VariationalFeatures, expected_hyper, generative_bound, update_features, update_globals
+
+
+def grown(
+    state: VariationalFeatures, data: FeatureData, model: FeatureModel, generator: torch.Generator
+) -> VariationalFeatures:
+    """The state with as many features as the bound bears, all other factors at their optimum."""
+    (N, K), used = state.features.shape, 0
+    state = _settled(replace(state, features=torch.zeros_like(state.features)), data, model, num_sweeps=0)
+    while used < K:
+        bits = _bits(state, data, model, generator).unsqueeze(1)
+        opened = [_settled(_with_bits(state, used, side), data, model) for side in (bits, ~bits)]
+        found = max(opened, key=lambda each: float(each.bound))
+        if not found.bound > state.bound:
+            break
+        state, used = found, used + 1
+    if data.targets.shape[1] and used < K:
+        device = state.features.device
+        bits = own_draws(N, lambda n, stream: torch.randint(2, (n, K), generator=stream, device=device), generator)
+        state = _settled(_with_bits(state, used, bits[:, used:]), data, model, num_sweeps=5)
+    return state
+
+
+def _with_bits(state: VariationalFeatures, first: int, bits: Tensor) -> VariationalFeatures:
+    """Features from `first` on probable where bits [N, J] say so: away from one half, so that each determines its
+    loading at once."""
+    features = state.features.clone()
+    features[:, first : first + bits.shape[1]] = 0.1 + 0.8 * bits.to(features)
+    return replace(state, features=features)
+
+
+def _settled(
+    state: VariationalFeatures, data: FeatureData, model: FeatureModel, num_sweeps: int = 3
+) -> VariationalFeatures:
+    """The state after some sweeps without labels, with its bound."""
+    for _ in range(num_sweeps):
+        state, _ = update_globals(state, data, model)
+        state = update_features(state, data, model, None)
+    state, sums = update_globals(state, data, model)
+    return replace(state, bound=generative_bound(state, data, model, sums)())
+
+
+def _bits(state: VariationalFeatures, data: FeatureData, model: FeatureModel, generator: torch.Generator) -> Tensor:
+    """Rows [N] on one side of the middle of a direction: power iteration on what is left, in standard deviations."""
+    h, (mean, square) = expected_hyper(state, model), state.loading_moments.predictor(state.features)
+    precision, shift = model.likelihood.expect(data.X, square, h, mean)
+    left = data.counted.sign() * (shift - precision * mean) / precision.sqrt()
+    direction = normals((left.shape[1],), generator, left)
+    for _ in range(_NUM_POWERS):
+        direction = all_sum(left.T @ (data.row_weights.squeeze(1) * (left @ direction)))
+        direction = direction / direction.norm()
+    places, weights = (left @ direction).double(), data.row_weights.squeeze(1).double()
+    return places > _middle(places, weights)
+
+
+def _middle(places: Tensor, weights: Tensor) -> Tensor:
+    """The middle [] between the means of two clusters of weighted numbers [N]: 2-means from the mean of all."""
+    number, total = all_sum(torch.stack([weights.sum(), (weights * places).sum()]))
+    middle = total / number
+    for _ in range(_NUM_MEANS):
+        above = weights * (places > middle)
+        size, part = all_sum(torch.stack([above.sum(), (above * places).sum()]))
+        middle = (part / size + (total - part) / (number - size)) / 2
+    return middle
+
+
+_NUM_POWERS = 5  # a direction among the leading ones: restarts have different ones
+_NUM_MEANS = 10
