@@ -98,7 +98,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
     posterior_ : ProjectionPosterior or MultiLabelPosterior of the fit, calibrated
     threshold_ : of the probabilities of all labels of a matrix y; one half without folds
     classes_ : sorted labels [L] of a vector y, or the numbers 0..L-1 of the columns of a matrix
-    n_components_ : number of features of the projection, or of occupied components. The tolerance of the default stops before components that
+    n_components_ : number of features of the projection, or of occupied components. The default stops before those that
         say the same are united, so that it is near the truncation; `inference=SVI()` counts them
     n_features_in_ : width of X
 

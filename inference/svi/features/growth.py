@@ -1,8 +1,7 @@
-"""Where variational features start: they open one after another, as long as the bound without labels rises.
+"""Where variational features start: they open one after another, as long as the bound rises; or at random, for labels.
 
 A new feature takes a direction in which the entries leave much to explain, and has the rows on one side of the middle.
-From features at random all of the truncation would be used, and the bound would stay far below. Where classifiers see
-the features, those that the entries do not bear start at random, and labels may use them.
+From features at random all of the truncation would be used, and the bound would stay far below.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ def grown(
     state: VariationalFeatures, data: FeatureData, model: FeatureModel, generator: torch.Generator
 ) -> VariationalFeatures:
     """The state with as many features as the bound bears, all other factors at their optimum."""
-    (N, K), used = state.features.shape, 0
+    K, used = state.features.shape[1], 0
     state = _settled(replace(state, features=torch.zeros_like(state.features)), data, model, num_sweeps=0)
     while used < K:
         bits = _bits(state, data, model, generator).unsqueeze(1)
@@ -31,11 +30,16 @@ def grown(
         if not found.bound > state.bound:
             break
         state, used = found, used + 1
-    if data.targets.shape[1] and used < K:
-        device = state.features.device
-        bits = own_draws(N, lambda n, stream: torch.randint(2, (n, K), generator=stream, device=device), generator)
-        state = _settled(_with_bits(state, used, bits[:, used:]), data, model, num_sweeps=5)
     return state
+
+
+def scattered(
+    state: VariationalFeatures, data: FeatureData, model: FeatureModel, generator: torch.Generator
+) -> VariationalFeatures:
+    """The state after a few sweeps from features at random: as many as there may be, for classifiers to choose from."""
+    (N, K), device = state.features.shape, state.features.device
+    bits = own_draws(N, lambda n, stream: torch.randint(2, (n, K), generator=stream, device=device), generator)
+    return _settled(_with_bits(state, 0, bits), data, model, num_sweeps=5)
 
 
 def _with_bits(state: VariationalFeatures, first: int, bits: Tensor) -> VariationalFeatures:

@@ -38,7 +38,7 @@ from .factors import (
     update_features,
     update_globals,
 )
-from .growth import grown
+from .growth import grown, scattered
 from .margins import MARGINS, evidence
 
 SWEEP_LIMITS = DualLimits(1e-3, 45)  # of the dual in one sweep; the next one goes on from there
@@ -46,8 +46,9 @@ LAST_LIMITS = DualLimits(LAST_GAP, 4000)  # so many that a joint hinge of up to 
 
 
 def init(model: FeatureModel, data: FeatureData, generator: torch.Generator, *, rule: Rule) -> VariationalFeatures:
-    """Features that the entries bear (`growth`), then the first classifiers."""
-    state, sums = update_globals(grown(prior_state(model, data, rule), data, model, generator), data, model)
+    """Features that the entries bear, or where classifiers see them features at random, then the first classifiers."""
+    start = scattered if data.targets.shape[1] else grown
+    state, sums = update_globals(start(prior_state(model, data, rule), data, model, generator), data, model)
     return with_bound(update_classifiers(state, data, model, rule), data, model, sums, rule)
 
 
