@@ -10,6 +10,7 @@ from .cv import ClassifierCV, RegressorCV, TopicClassifierCV
 from .multi import MultiLabelClassifier, MultiTaskRegressor
 from .multi_cv import MultiLabelClassifierCV
 from .partition import Classifier, Regressor
+from .task_cv import MultiTaskRegressorCV
 from .transformers import FeatureTransformer, TopicTransformer
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "MultiLabelClassifier",
     "MultiLabelClassifierCV",
     "MultiTaskRegressor",
+    "MultiTaskRegressorCV",
     "NothingLearntWarning",
     "Regressor",
     "RegressorCV",

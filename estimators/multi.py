@@ -331,7 +331,8 @@ class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):
     Parameters
     ----------
     model : a model of many tasks with a regression loss; None:
-        `MultiTaskInfiniteLatentSVM(loss=EpsilonInsensitive(), weight_scale=0.15)`, since tasks have few rows
+        `MultiTaskInfiniteLatentSVM(loss=EpsilonInsensitive(), weight_scale=0.15)`, since tasks have few rows; a higher
+        strength of the loss serves quiet targets (`MultiTaskRegressorCV` chooses it)
     inference : a backend of `regbayes.inference`, which owns the seed; None: `SVI()`
 
     Attributes
@@ -369,6 +370,12 @@ class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):
 
     def fit(self, X: ArrayLike, y: ArrayLike, tasks: ArrayLike | None = None) -> Self:
         """Fit copies of the model and the backend to X [N, D] and y [N, M], or to y [N] and tasks [N] from 0."""
+        rows, targets = self.read_tasks(X, y, tasks)
+        self.posterior_ = self.fitted(self.parts(), rows, targets)
+        return self
+
+    def read_tasks(self, X: ArrayLike, y: ArrayLike, tasks: ArrayLike | None) -> tuple[Any, NDArray[np.float64]]:
+        """Rows [N, D] and targets [N, M] of a fit, in the units of each task."""
         rows = self.fit_data(X)
         targets = read_targets(self, y, dtype=np.float64)
         named("X and y", lambda: check_consistent_length(rows, targets))
@@ -377,8 +384,7 @@ class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):
             targets = by_task(targets, self._tasks(tasks, rows))
         targets = targets.reshape(len(rows), -1)
         self.target_mean_, self.target_scale_ = moments_of_tasks(targets)
-        self.posterior_ = self.fitted(self.parts(), rows, (targets - self.target_mean_) / self.target_scale_)
-        return self
+        return rows, (targets - self.target_mean_) / self.target_scale_
 
     def predict(self, X: ArrayLike, tasks: ArrayLike | None = None) -> NDArray[Any]:
         """Posterior mean targets [N, M] of all tasks, or [N] of the task of each row; [N] if y was one vector."""

@@ -172,8 +172,11 @@ class Search(PosteriorEstimator):
 
     def _by_size(self, found: _HeldOut) -> list[list[_Place]]:
         """The places of all settings, by number of components."""
-        shape, at_size = found.scores.shape[1:], self.arguments.index(self.size)
+        shape = found.scores.shape[1:]
         every = list(np.ndindex(shape))
+        if self.size not in self.arguments:
+            return [every]
+        at_size = self.arguments.index(self.size)
         return [[place for place in every if place[at_size] == number] for number in range(shape[at_size])]
 
     def _best_of(self, found: _HeldOut, places: list[_Place]) -> _Place:

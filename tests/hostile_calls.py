@@ -324,6 +324,8 @@ def _estimators() -> Iterator[tuple[str, Any, dict[str, Any], Problem]]:
     yield "MultiLabelClassifier of BNMC", estimators.MultiLabelClassifier, label_sets, sets
     tasks = PROBLEMS["MultiTaskInfiniteLatentSVM of reals"]
     yield "MultiTaskRegressor", estimators.MultiTaskRegressor, {"inference": quick}, tasks
+    grid = {"strengths": [1.0], "weight_scales": [0.3], "cv": 2}
+    yield "MultiTaskRegressorCV", estimators.MultiTaskRegressorCV, {"inference": quick, **grid}, tasks
 
 
 def arguments_of_estimators() -> Iterator[Place]:

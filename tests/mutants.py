@@ -904,6 +904,12 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "fold != k)).sorted": "fold == k)).sorted",
         "parts[0].loss.is_likelihood": "False",
     },
+    ("estimators/task_cv.py", "estimators/test_other_searches.py -k 'task or targets or each_fold'"): {
+        "deal(different, kind.ravel(), number)": "deal(different, 0 * kind.ravel(), number)",
+        "1 - np.nanmean((y - decisions) ** 2, 1)": "1 - np.nanmean(abs(y - decisions), 1)",
+        "np.asarray(known)": "np.ones(len(known))",
+        "at(parts[0], *found.best.steps[-1])": "parts[0]",
+    },
     ("estimators/search.py", "estimators/test_estimators_cv.py -k 'gains or components_have'"): {
         "together > 1 and alone > 1": "together > 1",
         "self._gains(found, place, first)[-1]": "self._gains(found, place, best)[-1]",

@@ -13,8 +13,8 @@ from regbayes.estimators import (
     Classifier,
     ClassifierCV,
     Clusterer,
-    MultiLabelClassifier,
     MultiLabelClassifierCV,
+    MultiTaskRegressorCV,
     Regressor,
     RegressorCV,
     SequenceClusterer,
@@ -125,7 +125,8 @@ def test_targets_that_a_regressor_cannot_have_are_refused(path) -> None:
 
 
 @pytest.mark.parametrize(
-    "estimator", [ClassifierCV(), RegressorCV(), MultiLabelClassifierCV(), MultiLabelClassifier(), SequenceClusterer()]
+    "estimator",
+    [ClassifierCV(), RegressorCV(), MultiLabelClassifierCV(), MultiTaskRegressorCV(), SequenceClusterer()],
 )
 def test_estimators_that_read_no_source_say_so(estimator) -> None:
     for source in ("rows.parquet", rows_of(np.zeros((5, 2)), np.arange(5))):

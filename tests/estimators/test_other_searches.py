@@ -1,4 +1,4 @@
-"""Searches of label sets, topics and latent features by the mechanism of `ClassifierCV`."""
+"""Searches of label sets, tasks, topics and latent features by the mechanism of `ClassifierCV`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,25 @@ from sklearn.datasets import make_multilabel_classification
 from sklearn.metrics import f1_score
 from sklearn.model_selection import GroupKFold, KFold
 
-from regbayes.estimators import ClassifierCV, MultiLabelClassifier, MultiLabelClassifierCV, TopicClassifierCV
+from regbayes.estimators import (
+    ClassifierCV,
+    MultiLabelClassifier,
+    MultiLabelClassifierCV,
+    MultiTaskRegressor,
+    MultiTaskRegressorCV,
+    TopicClassifierCV,
+)
 from regbayes.estimators import paths as paths_of
 from regbayes.inference import SVI, Gibbs
-from regbayes.models import BNMC, InfiniteLatentSVM, InfiniteSVM, MedLDA, MultiTaskInfiniteLatentSVM
+from regbayes.models import (
+    BNMC,
+    EpsilonInsensitive,
+    InfiniteLatentSVM,
+    InfiniteSVM,
+    MedLDA,
+    MultiTaskInfiniteLatentSVM,
+    by_task,
+)
 
 pytestmark = pytest.mark.usefixtures("few_restarts")
 
@@ -134,6 +149,65 @@ def test_groups_of_label_sets_and_documents_stay_together():
 def test_grids_of_label_sets_that_mean_nothing_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         MultiLabelClassifierCV(**arguments).fit(*label_sets(30))
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
+
+
+def tasks_alike(rows: int, noise: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Ten tasks of one linear function, with constants of their own."""
+    rng, task = np.random.default_rng(0), np.arange(10 * rows) % 10
+    X = rng.normal(size=(len(task), 5))
+    return X, X @ rng.normal(size=5) + 3 * rng.normal(size=10)[task] + noise * rng.normal(size=len(task)), task
+
+
+def test_how_much_targets_tell_is_chosen_and_serves_new_rows():
+    X, y, task = tasks_alike(40, 0.5)
+    seen, new = slice(50), slice(50, None)
+    found = MultiTaskRegressorCV(strengths=[1.0, 4.0]).fit(X[seen], y[seen], tasks=task[seen])
+    assert found.scores_.shape == (3, 2, 1)
+    assert found.best_score_ == pytest.approx(found.scores_.mean(0).max())
+    assert found.posterior_.model.loss.loss.strength == found.strength_ == 4.0
+    plain = MultiTaskRegressor().fit(X[seen], y[seen], tasks=task[seen])
+    searched, default = (each.score(X[new], y[new], tasks=task[new]) for each in (found, plain))
+    assert searched > default + 0.2
+
+
+def test_scores_of_tasks_are_those_of_fits_without_each_fold():
+    X, y, task = tasks_alike(8, 1.0)
+    Y = by_task(y, task)
+    Y[::9, 0] = 2.0  # rows of several tasks
+    splits = list(KFold(2).split(X))
+    search = MultiTaskRegressorCV(strengths=[2.0], weight_scales=[0.3], cv=splits).fit(X, Y)
+    units = (Y - search.target_mean_) / search.target_scale_
+    model = MultiTaskInfiniteLatentSVM(loss=EpsilonInsensitive(strength=2.0), weight_scale=0.3)
+    for fold, (train, test) in enumerate(splits):
+        rows = paths_of.Rows(X, units, np.ones(80)).taken(train).sorted((model, SVI()))
+        errors = (SVI().fit(model, rows.X, rows.y).predict(X[test]) - units[test]) ** 2
+        assert search.scores_[fold].item() == pytest.approx(1 - np.nanmean(errors, 1).mean())
+
+
+def test_folds_share_each_task_and_rows_without_a_target_are_in_none():
+    X, y, task = tasks_alike(6, 1.0)
+    Y = by_task(y, task)
+    fold = MultiTaskRegressorCV().deal(paths_of.Rows(X, Y, np.ones(60)), 3)
+    assert_array_equal(np.histogram2d(task, fold, bins=[10, 3])[0], np.full((10, 3), 2))
+    search = MultiTaskRegressorCV(strengths=[2.0], inference=SVI(num_steps=5))
+    alone = search.fit(X, Y).scores_
+    more, none = np.vstack([X, X[:5] + 1]), np.full((5, 10), np.nan)
+    assert_allclose(search.fit(more, np.vstack([Y, none])).scores_, alone)
+
+
+def test_searches_of_tasks_refuse_what_they_cannot_search():
+    X, y, task = tasks_alike(4, 1.0)
+    with pytest.raises(ValueError, match=r"strengths is \[\]; expected a sequence of at least one value"):
+        MultiTaskRegressorCV(strengths=[]).fit(X, y, tasks=task)
+    with pytest.raises(ValueError, match=r"needs a model of many tasks such as .* Use RegressorCV for others"):
+        MultiTaskRegressorCV(InfiniteSVM()).fit(X, y, tasks=task)
+    with pytest.raises(ValueError, match="cv is 1; expected at least 2 folds"):
+        MultiTaskRegressorCV(cv=1).fit(X, y, tasks=task)
+    with pytest.raises(ValueError, match="X and groups: Found input variables with inconsistent numbers"):
+        MultiTaskRegressorCV().fit(X, y, tasks=task, groups=task[:5])
 
 
 # -- topics and latent features ----------------------------------------------------------------------------------------

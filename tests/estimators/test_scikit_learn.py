@@ -17,6 +17,7 @@ from regbayes.estimators import (
     MultiLabelClassifier,
     MultiLabelClassifierCV,
     MultiTaskRegressor,
+    MultiTaskRegressorCV,
     Regressor,
     RegressorCV,
     SequenceClusterer,
@@ -116,6 +117,7 @@ ONCE = [
     ClassifierCV(ISVM, SmallVariance(max_steps=5), **GRID),
     RegressorCV(REGRESSION, SmallVariance(max_steps=5), **GRID),
     MultiLabelClassifierCV(SETS, SVI(num_steps=12), weight_scales=[0.3, 1.0], cv=2),
+    MultiTaskRegressorCV(REAL_TASKS, SVI(num_steps=8), **SVI_GRID),
 ]
 PRODUCT = [
     *(Classifier(ISVM, backend) for backend in (DESCENT, BOUND, TREE, POINT)),

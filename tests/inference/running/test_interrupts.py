@@ -20,6 +20,7 @@ from regbayes.estimators import (
     Clusterer,
     MultiLabelClassifier,
     MultiLabelClassifierCV,
+    MultiTaskRegressorCV,
     RegressorCV,
     SequenceClusterer,
 )
@@ -62,8 +63,21 @@ def sweeps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         lambda: clone(SequenceClusterer(inference=SHORT)).fit(X),
         lambda: clone(clone(MultiLabelClassifier(inference=SmallVariance(num_restarts=9)))).fit(X, np.eye(2)[Y]),
         lambda: MultiLabelClassifierCV(inference=SmallVariance(num_restarts=9), cv=2).fit(X, np.eye(2)[Y]),
+        lambda: MultiTaskRegressorCV(inference=SVI(num_steps=8), cv=2).fit(X, X),
     ],
-    ids=["grid", "pipeline", "folds", "ClassifierCV", "paths", "RegressorCV", "clusters", "states", "labels", "sets"],
+    ids=[
+        "grid",
+        "pipeline",
+        "folds",
+        "ClassifierCV",
+        "paths",
+        "RegressorCV",
+        "clusters",
+        "states",
+        "labels",
+        "sets",
+        "tasks",
+    ],
 )
 def test_ctrl_c_ends_the_search_that_a_fit_is_part_of(search: Any, sweeps: list[int]) -> None:
     with pytest.raises(KeyboardInterrupt):
