@@ -19,6 +19,8 @@ def safe_cholesky(matrix: Tensor, *, strict: bool = True) -> Tensor:
     FloatingPointError    if no small share is enough, and `strict`.
     """
     tril, info = torch.linalg.cholesky_ex(matrix)
+    if not info.numel():
+        return tril
     jitter, failed = matrix.shape[-1] * torch.finfo(matrix.dtype).eps, bool(info.any())
     while failed and jitter < 1:
         raised = torch.diag_embed(jitter * matrix.diagonal(dim1=-2, dim2=-1).abs())
