@@ -50,7 +50,11 @@ def problem_of(table: Table, target: str, task: str, folds: int = 1) -> Problem:
     if not features:
         raise CommandError(f"{table.path} has no column beside the target {target!r}.")
     if task == "auto":
-        task = _task_of(table, target, cells)
+        found = set(cells)
+        task = task_of(table, target, found)
+        if task == "regression":
+            said = f"column {target!r} has {len(found)} different numbers, so this is regression"
+            print(f"regbayes: {said} (--task classification for classes).", file=sys.stderr)
     X = table.own.numbers(features)
     if task == "regression":
         y = table.numbers([target])[:, 0]
@@ -105,18 +109,21 @@ def _exact(label: str) -> Decimal | str:
         return label
 
 
-def _task_of(table: Table, target: str, cells: NDArray[Any]) -> str:
-    """Text, or few values: classes. Many values that are not all whole: a number, and the user is told so."""
-    values = np.array([number(cell) for cell in set(cells)])
+def task_of(table: Table, target: str, cells: set[str]) -> str:
+    """What the different cells of a target are: text, or few values, classes; many that are not all whole, numbers.
+
+    Raises
+    ------
+    CommandError    on many that are all whole.
+    """
+    values = np.array([number(cell) for cell in cells])
     if len(values) <= _MOST_CLASSES or np.isnan(values).any():
         return "classification"
-    found = f"column {target!r} has {len(values)} different"
     if (values == np.rint(values)).all():
         raise CommandError(
-            f"{table.path}, {found} whole numbers: classes, or a number to predict? "
-            "Give --task classification or --task regression."
+            f"{table.path}, column {target!r} has {len(values)} different whole numbers: classes, or a number to "
+            "predict? Give --task classification or --task regression."
         )
-    print(f"regbayes: {found} numbers, so this is regression (--task classification for classes).", file=sys.stderr)
     return "regression"
 
 

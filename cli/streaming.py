@@ -14,7 +14,7 @@ from ..inference.distributed.collectives import on_all
 from ..inference.distributed.sources import cut
 from .errors import CommandError
 from .errors import cut as shortened
-from .problems import check_spellings
+from .problems import check_spellings, task_of
 from .ranks import rank
 from .setups import model_of
 from .tables import Table, is_missing, listed
@@ -69,7 +69,7 @@ def _source(table: Table, options: argparse.Namespace) -> TableSource:
     """The rows of this rank, with the classes of all."""
     _check_options(table, options)
     target = None if options.model == "DPM" else options.target
-    classes = [] if target is None else _classes(table, target)
+    classes = [] if target is None else _classes(table, target, options.task)
     features = [name for name in table.names if name != options.target]
     if not features:
         raise CommandError(f"{table.path} has no column beside the target {options.target!r}.")
@@ -80,7 +80,6 @@ def _check_options(table: Table, options: argparse.Namespace) -> None:
     refused = {
         "--inference": options.inference not in (None, "svi"),
         "--checkpoint": options.checkpoint is not None,
-        "--task": options.task == "regression",
     }
     if given := [name for name, is_given in refused.items() if is_given]:
         raise CommandError(f"--batch-size is for classes and DPM by svi, without a checkpoint. Leave {given[0]} out.")
@@ -90,7 +89,7 @@ def _check_options(table: Table, options: argparse.Namespace) -> None:
         table.require(options.target)
 
 
-def _classes(table: Table, target: str) -> list[str]:
+def _classes(table: Table, target: str, task: str) -> list[str]:
     """The classes of a column, by a pass over it."""
     found, row = set[str](), 0
     for cells in table.cell_blocks(target):
@@ -104,6 +103,8 @@ def _classes(table: Table, target: str) -> list[str]:
                 f"{shortened(min(found))}: no classes. Leave --batch-size out to predict a number."
             )
         row += len(cells)
+    if (task_of(table, target, found) if task == "auto" else task) == "regression":
+        raise CommandError("--batch-size is for classes and DPM. Leave it out to predict a number.")
     check_spellings(table.path, target, sorted(found))
     if len(found) < 2:
         raise CommandError(f"{table.path}, column {target!r} has only one class; expected two or more.")

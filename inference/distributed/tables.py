@@ -184,13 +184,16 @@ def part_of(dataset: ds.Dataset, number: int, size: int) -> tuple[ds.Dataset, sl
 
 @contextmanager
 def readable(name: str) -> Iterator[None]:
-    """A context in which a broken file is a ValueError that names it."""
+    """A context in which a file that is broken, or has a name twice, is a ValueError that names it."""
     try:
         yield
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{name} is broken or cut short: {error}. Write it again.") from None
+        said = str(error).rstrip(".")
+        if "duplicate field names" in said or "Multiple matches for FieldRef" in said:
+            raise ValueError(f"{name} has two columns of one name. Rename one of them.") from None
+        raise ValueError(f"{name} is broken or cut short: {said}. Write it again.") from None
 
 
 def _format(path: Path) -> str:

@@ -833,6 +833,10 @@ def test_columns_with_types_are_read_as_their_text_would_be(name, tmp_path, caps
         assert "holds over 100 cells" in refuse(capsys, *predict, path)
     path.write_bytes(path.read_bytes()[:-20])
     assert "is broken or cut short" in refuse(capsys, *predict, path)
+    write_parquet(pa.table([height] * 2, names=["height"] * 2), path)
+    feed(monkeypatch, path.read_bytes())
+    for source in (path, "-"):
+        assert "has two columns of one name" in refuse(capsys, *predict, source)
 
 
 def test_links_in_a_circle_are_told_in_one_line(tmp_path, capsys, table):

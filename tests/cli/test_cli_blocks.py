@@ -62,11 +62,14 @@ def test_what_blocks_do_not_have_is_refused(path, tmp_path, capsys) -> None:
     told = ["--target", "kind"]
     assert "Leave --inference out" in refuse(capsys, *fit, path, *told, "--inference", "gibbs")
     assert "Leave --checkpoint out" in refuse(capsys, *fit, path, *told, "--checkpoint", tmp_path / "c")
-    assert "Leave --task out" in refuse(capsys, *fit, path, *told, "--task", "regression")
+    assert "Leave it out to predict a number" in refuse(capsys, *fit, path, *told, "--task", "regression")
     assert "needs --target COLUMN" in refuse(capsys, *fit, path)
     assert "has no column 'sort'" in refuse(capsys, *fit, path, "--target", "sort")
     many = pa.table({"a": np.arange(1001.0), "b": np.arange(1001.0)})
     write_table(many, tmp_path / "many.parquet")
+    few = write(tmp_path / "few.csv", [["a", "b"], *([n, n / 2] for n in range(30))])  # as without blocks
+    assert "Leave it out to predict a number" in refuse(capsys, *fit, few, "--target", "b")
+    assert "classes, or a number to predict?" in refuse(capsys, *fit, few, "--target", "a")
     assert "over 1000 different cells" in refuse(capsys, *fit, tmp_path / "many.parquet", "--target", "b")
     rows = [["a", "kind"], [1.0, "x"], [2.0, ""], [3.0, "y"]]
     assert "line 3, column 'kind' is a missing label" in refuse(

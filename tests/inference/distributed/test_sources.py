@@ -173,6 +173,9 @@ def test_bad_files_are_refused_by_name(tmp_path) -> None:
     path.write_bytes(b"PAR1 and no more")
     with pytest.raises(ValueError, match="broken or cut short"):
         rows_of(path)
+    pq.write_table(pa.table([pa.array([1.0])] * 2, names=["a", "a"]), path)
+    with pytest.raises(ValueError, match="has two columns of one name"):
+        rows_of(path)
     word = pa.array(["a"] * N)
     pq.write_table(table(word=word), path)
     with pytest.raises(ValueError, match="no numbers in column 'word', but string"):
