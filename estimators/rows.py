@@ -90,11 +90,13 @@ def deal_groups(groups: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float
 def moments(y: NDArray[Any], weights: NDArray[np.float64] | None) -> tuple[float, float]:
     """Mean and standard deviation (1 if y is constant) of numbers y [N], each counted `weights` [N] times.
 
-    They are sums over the values that y has, in order: the same, bit for bit, for rows in any order or repeated.
+    They are sums over the values that y has, in order: the same, bit for bit, for rows in any order, repeated, or with
+    others of weight 0.
     """
     values, place = np.unique(y.astype(np.float64), return_inverse=True)
     counts = np.bincount(place, weights, len(values))
-    unit = float(np.abs(values[counts > 0]).max()) or 1.0  # whatever the units of y, its squares are finite
+    values, counts = values[counts > 0], counts[counts > 0]
+    unit = float(np.abs(values).max()) or 1.0  # whatever the units of y, its squares are finite
     values, share = values / unit, counts / counts.sum()
     mean = float(share @ values)
     return in_units(mean, float(share @ (values - mean) ** 2) ** 0.5, unit)

@@ -109,7 +109,8 @@ def rows_moved(posterior: Posterior, place: Tensor, left_out: Any, joining: Call
     """
     samples = dict(posterior.samples)
     labels = samples[LABELS]
-    if len(labels) > 1 and len(torch.unique(place[place >= 0])) < labels.shape[1]:  # rows that count more than once
+    each_once = torch.arange(labels.shape[1], device=place.device)
+    if len(labels) > 1 and not torch.equal(place.sort().values, each_once):
         samples.setdefault(EXPECTED_LOSS, expected_loss(labels, "vi").unsqueeze(1))
     for name in samples.keys() & {LABELS, "responsibilities"}:
         samples[name] = samples[name][:, place.clamp(min=0)]

@@ -38,7 +38,7 @@ class ComponentDraw(TypedDict, total=False):
     log_joint: Scalar
     penalty: Scalar
     gap: Scalar  # of a Hilbert embedding
-    expected_loss: Annotated[Tensor, "float:..."]  # [1] where rows counted more than once
+    expected_loss: Annotated[Tensor, "float:..."]  # [1] where rows counted otherwise than once
     # what a later batch of SVI goes on from
     sticks: Annotated[Tensor, "any:..."]  # [2, T - 1]
     prior_factor: Annotated[Tensor, "any:..."]

@@ -392,6 +392,7 @@ def test_rows_of_weight_zero_are_left_out_and_assigned_at_the_end(backend, model
         rows = found.samples[name][:, kept] if name in ("assignments", "responsibilities") else found.samples[name]
         assert torch.equal(rows, value), name
     assert found.samples["assignments"].shape[1] == len(X)
+    assert found.representative == expected.representative
     if "responsibilities" in found.samples:
         close(found.samples["responsibilities"].sum(2), torch.ones(1, len(X), dtype=X.dtype))
         assert torch.equal(found.samples["responsibilities"].argmax(2), found.samples["assignments"])
