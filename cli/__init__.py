@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
     except BrokenPipeError:
         return _unheard()
-    except CommandError as error:
+    except (CommandError, OSError) as error:  # a disk that is full, a file that goes away
         print(f"regbayes: error: {one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as interrupt:

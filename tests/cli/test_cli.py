@@ -6,6 +6,7 @@ import argparse
 import csv
 import dataclasses
 import datetime
+import errno
 import gzip
 import io
 import json
@@ -1096,6 +1097,18 @@ def test_an_output_that_nobody_reads_is_no_mistake(fitted, table, capsys, monkey
         assert main(["predict", "--posterior", str(fitted), "--data", str(table)]) == 141
         assert main(["info", "--posterior", str(fitted)]) == 141
     assert capsys.readouterr().err == ""
+
+
+def test_a_full_disk_is_told_in_one_line(fitted, table, capsys, monkeypatch):
+    class Full(io.StringIO):
+        def write(self, text):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    for arguments in (["info"], ["predict", "--data", str(table)]):
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", Full())
+            assert main([*arguments, "--posterior", str(fitted)]) == 2
+        assert capsys.readouterr().err == "regbayes: error: [Errno 28] No space left on device\n"
 
 
 def test_tables_that_do_not_fit_the_posterior(tmp_path, capsys, fitted):
