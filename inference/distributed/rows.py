@@ -31,7 +31,8 @@ def rows_of(X: Any, y: Any = None, *, columns: list[str] | None = None, num_bloc
     Raises
     ------
     FileNotFoundError    if there is no such file.
-    ValueError           on a file that cannot be read, or has not these columns, or no numbers in them.
+    ValueError           on a file that cannot be read, or has not these columns, or no numbers in them; on what is none
+                         of these, such as an iterator.
 
     Examples
     --------
@@ -56,6 +57,8 @@ def rows_of(X: Any, y: Any = None, *, columns: list[str] | None = None, num_bloc
     if scipy.sparse.issparse(X) or (isinstance(X, Tensor) and X.layout != torch.strided):
         X = SparseRows.of(X)
     elif not (isinstance(X, np.ndarray) or hasattr(X, "is_cuda")):  # a tensor, or sparse rows
+        if not np.ndim(X):  # None, an iterator
+            raise ValueError(f"X is {shown(X)}; expected rows [N, D], a file, a DataLoader, or a function of blocks.")
         X = np.asarray(X)
     return ArrayRows(X, y if y is None or hasattr(y, "ndim") else np.asarray(y))
 

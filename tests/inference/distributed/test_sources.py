@@ -202,6 +202,8 @@ def test_a_block_of_another_width_is_named(backend) -> None:
 def test_bad_sources_are_refused() -> None:
     with pytest.raises(ValueError, match="y has 9 entries, but X has 170 rows"):
         rows_of(X, Y[:9])
+    with pytest.raises(ValueError, match=r"X is <generator .*expected rows \[N, D\], a file"):
+        rows_of(row for row in X)
     with pytest.raises(ValueError, match="num_blocks is None"):
         rows_of(BLOCKS.__getitem__)
     with pytest.raises(ValueError, match=r"columns is .* means nothing for ndarray"):
