@@ -15,6 +15,7 @@ from matplotlib.patches import Ellipse, Patch
 from numpy.typing import NDArray
 
 from ..inference import PartitionPosterior
+from ..models.base import coding_of
 from .axes import COLORS, as_groups, as_points, axes_or_new, color_of, counted, principal_axes, require_posterior
 
 Array = NDArray[np.float64]
@@ -29,7 +30,8 @@ def plot_components(posterior: PartitionPosterior, X: Any, y: Any = None, ax: Ax
 
     Parameters
     ----------
-    X, y : points [N, D] and their labels [N] of any kind; y None: predicted classes
+    X, y : points [N, D] and their labels [N] of any kind; y None: predicted classes. Targets that are numbers are no
+        labels, and left aside
     """
     require_posterior(posterior, PartitionPosterior)
     rows, ax = as_points(X), axes_or_new(ax)
@@ -81,9 +83,11 @@ def _markers() -> Iterator[str]:
 
 def _classes(posterior: PartitionPosterior, X: Any, y: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Names [L] of the classes and the index [N] of each point's; one class where the model has none."""
-    known = posterior.model.classes
-    if y is None:
-        y = np.zeros(len(X), dtype=int) if known is None else posterior.predict(X)
+    known, coding = posterior.model.classes, coding_of(posterior.model)
+    if known is None and (y is None or coding is not None):  # targets that are numbers are no classes
+        y = np.zeros(len(X), dtype=int)
+    elif y is None:
+        y = posterior.predict(X)
     names, labels = as_groups("y", y, len(X))
     if known is None or len(names) == len(known):
         return names, labels

@@ -11,7 +11,7 @@ from matplotlib.patches import Ellipse
 from sklearn.datasets import load_iris, make_blobs
 
 from regbayes.inference import SVI, Gibbs, Posterior, SmallVariance
-from regbayes.models import DPM, Hinge, InfiniteSVM, SphericalGaussian
+from regbayes.models import DPM, EpsilonInsensitive, Hinge, InfiniteSVM, SphericalGaussian
 from regbayes.plots import plot_components, plot_similarity, plot_trace
 from regbayes.plots.components import chord
 
@@ -90,6 +90,15 @@ def test_legend_counts_rows_and_says_what_the_lines_are(crossed, ax):
     assert named == ["class 0", "class 1", f"{len(left)} rows", "1 row", "hyperplane"]
     clusters = SmallVariance(num_components=2, num_restarts=1).fit(DPM(), X)
     assert "hyperplane" not in {text.get_text() for text in plot_components(clusters, X).get_legend().get_texts()}
+
+
+def test_targets_that_are_numbers_are_no_classes(crossed, ax):
+    X = crossed[0]
+    model = InfiniteSVM(loss=EpsilonInsensitive())
+    posterior = SmallVariance(num_components=2, num_restarts=1).fit(model, X, X[:, 0])
+    plot_components(posterior, X, X[:, 0], ax=ax)
+    assert all(text.get_text().endswith("rows") for text in ax.get_legend().get_texts())
+    assert len(ax.collections) == posterior.num_components
 
 
 @pytest.mark.slow
