@@ -45,7 +45,9 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
     Parameters
     ----------
     model : a model with classes; None: `InfiniteSVM(loss=Logistic(), weight_scale=3.0)`, whose probabilities are those
-        of logistic regressions. A search of its arguments needs it passed
+        of logistic regressions. If `inference` is None as well and there are fewer than 60 rows for each column, the
+        scale is 3 sqrt(rows / (60 columns)), so that many columns do not fit noise. A search of the model's arguments
+        needs it passed
     inference : a backend of `regbayes.inference`, which owns the seed; None: `SVI(tolerance=0.03)` of topics and latent
         features (with `rule="averaging"` where the loss has no expectation, as `CrammerSinger`), else
         `SmallVariance(scale=3.0, num_restarts=1)`, which aims at one component, or as many, up to 16, as there are 15
@@ -194,11 +196,15 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         return np.searchsorted(self.classes_, labels)
 
     def _parts_for(self, num_rows: float, num_columns: int) -> tuple[Any, Backend]:
-        """The parts; by default no more components than so many rows can have classifiers for."""
+        """The parts; by default no more components than so many rows can have classifiers for, and weights no larger
+        than so many rows can tell."""
         model, inference = self.parts()
         if self.inference is None and isinstance(inference, SmallVariance):
             most = int(num_rows) // (_ROWS * (num_columns + 1))
             inference = inference.replace(num_components=min(max(most, 1), _MOST_COMPONENTS))
+            if self.model is None:
+                share = min(1.0, num_rows / (_ROWS_OF_COLUMN * num_columns))
+                model = model.replace(weight_scale=model.weight_scale * share**0.5)
         return model, inference
 
     def loss_options(self, parts: tuple[Any, Backend], rows: SortedRows) -> dict[str, Any]:
@@ -367,3 +373,4 @@ class Regressor(RegressorMixin, PosteriorEstimator):
 
 _ROWS = 15  # for each weight of a component's classifier
 _MOST_COMPONENTS = 16
+_ROWS_OF_COLUMN = 60  # with which weights have their whole scale

@@ -635,6 +635,16 @@ def test_default_classifier_aims_at_as_many_components_as_rows_can_have(num_rows
     assert (backend.num_components, backend.scale) == (max(8, expected), 3.0)
 
 
+def test_many_columns_have_no_weights_for_noise():
+    rng = np.random.default_rng(0)
+    X, new = rng.normal(size=(2, 300, 100))
+    y, new_y = (rng.random(300) < 1 / (1 + np.exp(-2 * rows[:, :3].sum(1))) for rows in (X, new))
+    found, wide = Classifier().fit(X, y), Classifier(InfiniteSVM(loss=Logistic(), weight_scale=3.0)).fit(X, y)
+    assert found.posterior_.model.weight_scale == pytest.approx(3 * (300 / 6000) ** 0.5)
+    assert wide.posterior_.model.weight_scale == Classifier().fit(X[:, :3], y).posterior_.model.weight_scale == 3.0
+    assert log_loss(new_y, found.predict_proba(new)) < log_loss(new_y, wide.predict_proba(new)) - 0.3
+
+
 def test_defaults_find_ten_cubes():
     data = make_setting_two(4000, seed=8)
     X, y, truth = data.X.numpy(), data.y.numpy(), data.bayes_predictions.numpy()
