@@ -30,6 +30,13 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "found.disagrees and ": "",
         '        if sweeps.schedule.on_interrupt == "raise":\n            raise\n': "",
     },
+    ("inference/compiled/clock.py", "inference/compiled/test_compiled.py -k timed_apart"): {
+        "        if not self.depth:\n            self.begun": "        if True:\n            self.begun",
+        " - COMPILATION.seconds": "",
+    },
+    ("inference/running/engine.py", "inference/running/test_side_by_side.py -k compilation_makes"): {
+        "spent() - self.started": "__import__('time').thread_time()",
+    },
     ("inference/running/sweeps.py", "inference/gibbs/test_gibbs.py -k different_places"): {
         "self.kernel.init_further if index else None": "None",
     },

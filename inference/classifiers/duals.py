@@ -236,7 +236,8 @@ class _Problem:
         return 1.0 if self.row_weights is None else self.row_weights.to(self.features).unsqueeze(1)
 
     def feasible(self, tilt: Tensor) -> Tensor:
-        return self.count * self.loss.feasible(tilt / self.count, self.targets)
+        """The nearest tilts [N, C] within their bounds; NaN, of a changed file, stands for 0."""
+        return self.count * self.loss.feasible(tilt.nan_to_num() / self.count, self.targets)
 
     def weights(self, tilt: Tensor) -> Tensor:
         """eta [P, C]."""

@@ -21,11 +21,13 @@ from types import FunctionType
 from typing import Any
 
 from numba import jit, njit
+from numba.core import event
 from numba.extending import overload
 
 from ...models.compiled.scalars import OPTIONS
 from ...models.compiled.scalars import inner as inner
 from ...models.compiled.scalars import part as part
+from .clock import COMPILATION
 
 
 def entry(function: Callable[..., Any]) -> Any:
@@ -129,4 +131,15 @@ def _package() -> Path:
     return Path(__file__).parents[2]
 
 
+class _Listener(event.Listener):
+    """Tells the clock of compilation."""
+
+    def on_start(self, event: Any) -> None:
+        COMPILATION.start()
+
+    def on_end(self, event: Any) -> None:
+        COMPILATION.stop()
+
+
+event.register("numba:compile", _Listener())
 _LIBRARIES = {"site-packages", "dist-packages"}  # folders of theirs

@@ -135,7 +135,10 @@ class FeaturePosterior(BinaryFeatures, ScorePrediction, Posterior):
         return self.replace(model=model, samples=samples)
 
     def rehearse(self) -> None:
-        rows = self.samples["loadings"].new_zeros(1, self.model.num_features)  # of no rows nothing is inferred
+        width = self.model.num_features
+        rows = self.samples["loadings"].new_zeros(
+            width + 1, width
+        )  # of no rows nothing is inferred; no row is a column
         self._features(rows, self.draw(0))
         self._require_classes(rows)
 

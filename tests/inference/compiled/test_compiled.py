@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numba import njit
 
 import regbayes.inference
 from regbayes.inference.compiled import decorators
+from regbayes.inference.compiled.clock import COMPILATION, spent
 
 PACKAGE = Path(regbayes.inference.__file__).parents[1]
 
@@ -71,7 +75,7 @@ def run(tmp_path):
     """Runs an entry point of a copied package in a process of its own, with a cache of its own, and a form of this
     package, of another file or of the script itself; (result, times that the cache had the machine code)."""
     files = {"inference/gibbs/_entry.py": ENTRY, "models/_form.py": FORM, "outsider.py": FORM, "moved.py": FORM}
-    for name in ("inference/compiled/decorators.py", "models/compiled/scalars.py"):
+    for name in ("inference/compiled/clock.py", "inference/compiled/decorators.py", "models/compiled/scalars.py"):
         files[name] = (PACKAGE / name).read_text()
     for name, source in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -142,3 +146,22 @@ def test_every_compiled_function_is_made_by_the_shared_decorators():
 def test_models_are_imported_without_numba():
     program = "import sys, regbayes.models; assert 'numba' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_compilation_is_timed_apart_functions_within_another_once() -> None:
+    @njit
+    def inside(x):
+        return np.linspace(0.0, x, 5).sum()
+
+    @njit
+    def outside(x):
+        return inside(x) + inside(2 * x)
+
+    before, begun, own = COMPILATION.seconds, time.thread_time(), spent()
+    outside(1.0)
+    compiled, whole = COMPILATION.seconds - before, time.thread_time() - begun
+    assert whole / 2 < compiled <= whole
+    assert spent() - own == pytest.approx(whole - compiled, abs=0.05)
+    outside(2.0)
+    assert COMPILATION.seconds - before == compiled
+    assert COMPILATION.depth == 0

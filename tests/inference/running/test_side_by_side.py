@@ -36,6 +36,7 @@ from regbayes.inference import (
     Schedule,
     SmallVariance,
 )
+from regbayes.inference.compiled.clock import COMPILATION
 from regbayes.inference.running import engine, processes
 from regbayes.inference.running.sweeps import Sweeps
 from regbayes.models import DPM, DiagonalGaussian, InfiniteSVM
@@ -308,6 +309,29 @@ def test_left_alone_a_fit_shares_its_chains_once_that_pays(
     require_same(chains, replace(KEPT, num_chains=num_chains))
 
 
+def compute(seconds: float) -> None:
+    """Takes CPU seconds."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def test_compilation_makes_no_fit_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first fit would wait for processes that a second one has no need of."""
+
+    def value(state: Any, data: Any, model: Any) -> float:
+        COMPILATION.start()
+        compute(0.05)
+        COMPILATION.stop()
+        return float(state.at)
+
+    monkeypatch.setattr(processes, "_start", lambda known: pytest.fail("a process was started"))
+    monkeypatch.setattr(processes, "num_cores", lambda: 2)
+    monkeypatch.setattr(engine, "_PATIENCE", 0.2)
+    monkeypatch.setattr(engine, "_WORTH", 0.0)
+    run(replace(walking(), value=value), Walk(), DATA, replace(KEPT, num_jobs=None))
+
+
 def shared(monkeypatch, kernel, starts: int, patience: float = 0.0, worth: float = 0.0, num_chains: int = 2):
     """The chains of a slow walk that is left alone on two cores; it starts so many processes."""
     start, seen = processes._start, []
@@ -315,7 +339,7 @@ def shared(monkeypatch, kernel, starts: int, patience: float = 0.0, worth: float
     monkeypatch.setattr(processes, "num_cores", lambda: 2)
     monkeypatch.setattr(engine, "_PATIENCE", patience)
     monkeypatch.setattr(engine, "_WORTH", worth)
-    slow = replace(kernel, value=lambda state, data, model: [time.sleep(0.02), state.at][1])
+    slow = replace(kernel, value=lambda state, data, model: [compute(0.02), state.at][1])
     chains = run(slow, Walk(), DATA, replace(KEPT, num_chains=num_chains, num_jobs=None))
     assert len(seen) == starts
     return chains
