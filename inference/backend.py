@@ -78,8 +78,8 @@ class KernelModule(Protocol[B_contra, M_contra]):
 class Backend(Config):
     """A way to compute posteriors.
 
-    A subclass has its options as fields, a `schedule`, and `results`. Which models it serves stands in its table: each
-    `register` gives it the kernel of one more structure. Its `kind` says what a fit gives, and what can be checked:
+    A subclass has its options as fields, a `schedule`, and `results`. Its table `kernels` says which models it serves:
+    each `register` adds the kernel of one more structure. Its `kind` says what a fit gives, and what can be checked:
 
     "draws"        draws whose law is the posterior's in the long run
     "bound"        one state, whose value never falls and stays below the log evidence
@@ -91,7 +91,7 @@ class Backend(Config):
         ChainMap()
     )  # by data type; a subclass sees its bases' too
     value_name: ClassVar[str] = "value"
-    kind: ClassVar[str] = "draws"  # what a fit gives, see below
+    kind: ClassVar[str] = "draws"  # what a fit gives, see above
     weighs: ClassVar[bool] = False  # whether its kernels read weights; if not, a row of weight 3 is 3 rows to them
     needs: ClassVar[str] = ""  # what a prior over partitions must define for it beyond `urn`, such as "sticks"
     resumable: ClassVar[bool] = True  # whether a chain is all in its state, so that it can go on from a file
@@ -244,29 +244,29 @@ class Backend(Config):
         Parameters
         ----------
         model : a model of `regbayes.models`; it is not changed
-        X, y : torch tensors (device and dtype are kept) or anything numpy-like; for `SVI` X may be rows that
-            need not fit into memory, `rows_of(...)` or a torch DataLoader, with y in its blocks
+        X, y : torch tensors (device and dtype are kept) or anything numpy-like; for `SVI` and `SmallVariance` X may be
+            a source of rows that need not fit into memory, `rows_of(...)` or a torch DataLoader, with y in its blocks
         lengths : rows of each sequence, one after another in X, for the models of sequences; None: one sequence
-        sample_weight : how many times each row counts [N], at least 0: 0 leaves a row out, which gets its component
-            at the end. Whole numbers alone where single rows are drawn into components (Gibbs, NUTS, Autoguide), and
-            of documents (`LDA`, `MedLDA`); none of sequences (`IHMM`, `DIH`), of tasks
-            (`MultiTaskInfiniteLatentSVM`) and of a source of rows
-        loss_weight : how many times the loss of each row counts [N], at least 0, wherever the row itself does: factors
-            phi(y_n | f_n)^c_n. By `SVI(rule="gibbs")` of mixtures with classifiers
+        sample_weight : how many times each row counts [N], at least 0; a row of weight 0 is left out, and gets its
+            component at the end. Only whole numbers for backends that draw the component of each row (Gibbs, NUTS,
+            Autoguide) and for documents (`LDA`, `MedLDA`). Not for sequences (`IHMM`, `DIH`), tasks
+            (`MultiTaskInfiniteLatentSVM`) and a source of rows
+        loss_weight : how many times the loss of each row counts [N], at least 0, in addition to its sample weight:
+            factors phi(y_n | f_n)^c_n. Only for `SVI(rule="gibbs")` of mixtures with classifiers
         checkpoint : file that the chains are written to, whole or not at all: after the first step that ends
-            `checkpoint_every` seconds or more after the last writing, and at the end, also by Ctrl-C. Of a source of
-            rows it holds how many there are and a digest of the first ones; all passes must have one order
+            `checkpoint_every` seconds or more after the last writing, and at the end, also after Ctrl-C. With a source
+            of rows it holds their number and a digest of the first ones; all passes must have the same order
         checkpoint_every : seconds; 0: after every step
         resume : a checkpoint to go on from, of the same fit or of a shorter one (see `may_grow`); the result is the
             same, bit for bit, as that of one long run
         on_interrupt : what Ctrl-C does: "return" what was drawn until then, with a `FitInterrupted` warning, or
-            "raise" KeyboardInterrupt, as a fit must that is part of a search or a loop, which is to end as well
+            "raise" KeyboardInterrupt, for fits inside a search or a loop, which should then end as well
         group : a process group of torch.distributed, such as `dist.group.WORLD`, whose ranks all make this call, each
-            with rows of its own; they are fitted as if they were in one place, one rank's after the other's. The
+            with rows of its own; they are fitted as one data set, the rows of one rank after those of another. The
             posterior of each rank has all components, and the assignments of its rows (`gather` gives those of all).
-            A checkpoint is in a folder that all of them see, beside it a file of the rows of each; any other number of
-            ranks, or one process, goes on from it. None, as `group.WORLD` is before `init_process_group()`: all rows
-            are here
+            A checkpoint is in a folder that all of them see, with a file of the rows of each rank beside it; any other
+            number of ranks, or one process, can go on from it. None, as `group.WORLD` is before
+            `init_process_group()`: all rows are here
 
         Raises
         ------

@@ -6,11 +6,11 @@ each label.
     z_n ~ Categorical(pi(v)),  x_n ~ p(. | phi_{z_n}),  y_n ~ labels(. | psi_{z_n}),  f_nc = w_c^T a_n
     factor prod_c phi(s_nc | f_nc),   s_nc = +1 if y_nc > 0, else -1                                     n = 1..N
 
-a_n = feature_map(x_n). Of a missing label there is neither a bit nor a factor. This is the joint "product" (P of
-docs/derivations/label-sets, "Three joints"): given the data the mixture and the classifiers are independent, and they
-meet in the prediction. The
-labels enter twice, so it ranks labels, and `MultiLabelPosterior.predict_proba` takes the double count out again. The
-joints "and" and "multinomial" have one law of y_n given psi and f in place of the last two (`label_joints`).
+a_n = feature_map(x_n). A missing label has neither a bit nor a factor. This is the joint "product"
+(docs/derivations/label-sets, "Three joints"): given the data, the mixture and the classifiers are independent, and the
+prediction combines them. Each label counts twice, so the scores rank labels but are not calibrated;
+`MultiLabelPosterior.predict_proba` corrects for the double count. The joints "and" and "multinomial" have one law of
+y_n given psi and f in place of the last two (`label_joints`).
 
 Source: Nguyen, Gupta, Rana, Li & Venkatesh, supplement; corrections in docs/derivations/label-sets, "What the
 supplement prints".
@@ -55,17 +55,17 @@ class BNMC(Model):
     ----------
     likelihood : family of the inputs; hyperparameters left at None are set from the data
     label_likelihood : family of the labels, `BernoulliBeta` or `MultinomialDirichlet`; None: the latter for the joint
-        "multinomial", else the former. Where both are left at None, a and b of bits are `label_rates`
-        and 1 minus those: a prior that counts as one row and knows which labels are rare
+        "multinomial", else the former. If a and b of `BernoulliBeta` are both None, they are `label_rates` and 1 minus
+        these: a prior that counts as one row and knows which labels are rare
     loss : margin loss of each label: a binary one, such as `Logistic` or `Hinge`
     prior : over the partition, `DirichletProcess`, `PitmanYor` or `MixtureOfFiniteMixtures` (Gibbs, small variance)
     feature_map : what the classifiers see of x; sparse X needs one that takes it, such as `PrincipalDirections`
     weight_scale : nu > 0, prior standard deviation of the classifier weights
     truncation : T >= 2, number of components of the Pyro program, of SVI and of the blocked Gibbs scan
-    joint : "product": the mixture and the classifiers both state the labels; "and": a label takes both, Bernoulli
-        (psi sigma(f)); "multinomial": counts in proportion to psi sigma(f) (joints P, A and M of
-        docs/derivations/label-sets, "Three joints"). The
-        last two need bits and counts in turn, and a logistic loss except for SmallVariance
+    joint : "product": the mixture and the classifiers each have a factor of the labels; "and": a label needs both, its
+        probability is psi sigma(f); "multinomial": label counts in proportion to psi sigma(f)
+        (docs/derivations/label-sets, "Three joints"). "and" needs bits, "multinomial" counts; both need a logistic
+        loss, except for SmallVariance
     label_rates : how frequent each label is, [C] in (0, 1); None: as in the data. Calibration needs it
     num_features, num_labels : widths D of X and C of Y; None: those of the data
 

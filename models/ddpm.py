@@ -30,11 +30,13 @@ class DDPM(Hyperplanes, Mixture):
     Parameters
     ----------
     likelihood : family of the rows; hyperparameters left at None are set from the data
-    loss : binary margin loss of a hyperplane. A division of which hyperplanes see nothing costs up to 4 c nats a row of
-        a hinge of strength c, however many the rows, and stands if rows gain as much of their density: 0.4 by default
+    loss : binary margin loss of a hyperplane. If no hyperplane can separate the parts of a split cluster, the split
+        costs up to 4 c nats a row with a hinge of strength c (0.4 by default), for any number of rows; it remains only
+        if the log density of a row gains more
     prior : over the partition, `DirichletProcess`, `PitmanYor` or `MixtureOfFiniteMixtures` (Gibbs, small variance)
     feature_map : what the hyperplanes see of x, by default leading principal directions
-    weight_scale : nu > 0, prior standard deviation of the hyperplanes' weights; towards 0 the model becomes a `DPM`
+    weight_scale : nu > 0, prior standard deviation of the hyperplanes' weights; as it tends to 0 the model becomes a
+        `DPM`
     truncation : T >= 2, number of components of the Pyro program, of SVI and of the blocked Gibbs scan
     num_features : width D of X; None: that of the data
 

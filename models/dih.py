@@ -27,9 +27,9 @@ class DIH(Hyperplanes, StateSpace):
 
     Parameters
     ----------
-    likelihood, prior, truncation, num_features, lags : as in `IHMM`; hyperplanes see the rows before too
-    loss : as in `DDPM`; the strength of a `Hinge` is 0.1 by default. Raise it where a true state is no Gaussian, and
-        pieces of it that no hyperplane tells apart are to be joined
+    likelihood, prior, truncation, num_features, lags : as in `IHMM`; with lags, hyperplanes see the earlier rows too
+    loss : as in `DDPM`; the strength of a `Hinge` is 0.1 by default. Raise it if a true state is not Gaussian, to join
+        pieces of it that no hyperplane tells apart
     feature_map, weight_scale : as in `DDPM`
     """
 

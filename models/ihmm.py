@@ -26,11 +26,11 @@ class IHMM(StateSpace):
     prior : over the state sequences, with its concentrations and stickiness
     truncation : T >= 2, number of states of the Pyro program, of SVI and of the blocked Gibbs scan
     num_features : width D of X; None: that of the data
-    lags : 0, or how many rows before it a row depends on: states are autoregressive, x_t ~ p(. | x_{t-1}, ...,
-        x_{t-lags}, theta_{z_t}), with a family of a row given others, `LinearRegression()`. The first rows of every
-        sequence are given, and a row right after a missing one tells nothing of its state
+    lags : the number of earlier rows that a row depends on. If it is not 0, states are autoregressive,
+        x_t ~ p(. | x_{t-1}, ..., x_{t-lags}, theta_{z_t}), with `LinearRegression()`, a family of a row given others.
+        The first rows of every sequence are not modelled, and a row right after a missing one does not inform its state
 
-    With `lags` source: Fox, Sudderth, Jordan & Willsky (2011), Bayesian nonparametric inference of switching dynamic
+    Source of `lags`: Fox, Sudderth, Jordan & Willsky (2011), Bayesian nonparametric inference of switching dynamic
     linear models.
     """
 

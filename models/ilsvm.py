@@ -29,25 +29,25 @@ class InfiniteLatentSVM(Labelled, FeatureModel):
     """Latent binary features shaped by a likelihood of X and by a margin loss on y.
 
     Entries of X that are NaN are missing, and so are targets that are NaN, or -1 among integer labels (unless the
-    labels are the signs -1 and +1). Rows without a target shape the features through x alone: to predict rows
-    transductively, fit with them so.
+    labels are the signs -1 and +1). Rows without a target shape the features through x alone; for transductive
+    prediction, include the rows to predict in the fit, without targets.
 
     Parameters
     ----------
     likelihood : of the columns given the features: `LinearGaussian`, `LinearBernoulli`, or `Blocks` of both
     loss : margin loss. A binary loss is used one-versus-rest when there are more than two classes
     prior : over the features, `IndianBuffetProcess` or `BetaBernoulli`
-    feature_map : what the classifiers see of x beside the latent features: `Standardized`, which puts entries that are
-        missing at their means, ... or any callable from [N, D] to [N, P]; None: a constant, as for sparse rows
+    feature_map : what the classifiers see of x beside the latent features: `Standardized`, in which a missing entry is
+        the mean of its column, or any callable from [N, D] to [N, P]; None: a constant, as for sparse rows
     weight_scale : nu > 0, prior standard deviation of the classifier weights
     truncation : K >= 2, number of features of the Pyro program, of SVI and of the blocked Gibbs scan
     classes : sorted integer labels [L]; None: those in the data
     num_features : width D of X; None: that of the data
-    target : what y is: None: classes, or a real number where the loss has real targets; `Ordinal()`: ordered classes
+    target : the kind of y. None: classes, or real numbers if the loss is one for these; `Ordinal()`: ordered classes
 
     References
     ----------
-    Zhu, Chen & Xing (2014), section 4.2; the latent features are at most `truncation`, the columns of X `num_features`.
+    Zhu, Chen & Xing (2014), section 4.2.
 
     Examples
     --------

@@ -4,8 +4,8 @@
     z_n ~ Categorical(pi(v)),  x_n ~ p(. | theta_{z_n}),  factor phi(y_n | eta_{z_n}^T a_n)    n = 1..N
 
 a_n = feature_map(x_n) is what the classifiers see. Source: Zhu, Chen & Xing (2011); Wang & Zhu (2014), equation (11).
-The factors phi are not normalized over y (docs/derivations/mixtures, "Collapsed scan"); of a row without a label there
-is none.
+The factors phi are not normalized over y (docs/derivations/mixtures, "Collapsed scan"); a row without a label has no
+factor.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class InfiniteSVM(Labelled, Mixture):
     truncation : T >= 2, number of components of the Pyro program, of SVI and of the blocked Gibbs scan
     classes : sorted integer labels [L]; None: those in the data
     num_features : width D of X; None: that of the data
-    target : what y is: None: classes, or a real number where the loss has real targets; `Ordinal()`: ordered classes
+    target : the kind of y. None: classes, or real numbers if the loss is one for these; `Ordinal()`: ordered classes
 
     References
     ----------

@@ -1,10 +1,10 @@
 """MedLDA: topics that are found together with a max-margin predictor of each document's target; and LDA, without one.
 
-The model is in `topics`. zbar_n sums to one, so that it includes the constant: there is no intercept. A document
+`topics` has the joint density. zbar_n sums to one, so that it includes the constant: there is no intercept. A document
 without tokens has zbar = 0 and score 0, and its theta has the prior's law.
 
 Source: Zhu, Ahmed & Xing (2012); Zhu, Chen, Perkins & Zhang (2014) for the Gibbs classifier. The factors phi are not
-normalized over y; of a document without a target there is none.
+normalized over y; a document without a target has no factor.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class MedLDA(Labelled, TopicModel):
     prior : Dirichlet laws of topics and documents
     loss : margin loss. A binary loss is used one-versus-rest when there are more than two classes
     weight_scale : nu > 0, prior standard deviation of the weights eta of the topics
-    num_topics : K >= 1; each class needs some of its own
+    num_topics : K >= 1; each class needs some topics of its own
     classes : sorted integer labels [L]; None: those in the data
     num_features : size V of the vocabulary; None: that of the data
-    target : what y is: None: classes, or a real number where the loss has real targets; `Ordinal()`: ordered classes
+    target : the kind of y. None: classes, or real numbers if the loss is one for these; `Ordinal()`: ordered classes
 
     References
     ----------

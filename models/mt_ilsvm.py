@@ -5,7 +5,8 @@
     w_n ~ N(0, loading variance I),   x_n ~ N(offset + Z w_n, noise variance I)               with a `likelihood`
 
 Rows of Z are dimensions of x, so that the prior's N is D here. b_n are inputs that the classifiers see as they are.
-Rows of multi-label data have a target in each task, the inputs counting once; those of other data often in one alone.
+Rows of multi-label data have a target in each task, and their inputs count once; rows of other data often have a target
+in one task only.
 Source: Zhu, Chen & Xing, sections 4.3 and 4.4; docs/derivations/latent-features, "Tasks".
 """
 
@@ -38,24 +39,24 @@ class MultiTaskInfiniteLatentSVM(Model):
     """Tasks that share a binary projection of their inputs, learned with all of their margins.
 
     Targets are Y [N, M], a column for each task: labels of two classes, the same two in all tasks, or real numbers with
-    a regression loss; NaN (or -1 among integers, unless the classes are -1 and +1) where a row has none. Where each row
-    is of one task, `by_task(y, tasks)` makes Y.
+    a regression loss; NaN (or -1 among integers, unless the classes are -1 and +1) where a row has none. If each row
+    belongs to one task, `by_task(y, tasks)` makes Y.
 
     Parameters
     ----------
     likelihood : of the inputs given the projection; None: only the margins shape it
     loss : margin loss of each task: a binary one, or one of real targets
     prior : over the projection, `IndianBuffetProcess` or `BetaBernoulli`
-    preprocessing : what the projection sees of the rows of X, whose dimensions are the rows of Z; None: X as it is
-    feature_map : what the classifiers see of X beside the projection: `Standardized`, ... or any callable from [N, D]
-        to [N, P]; None: a constant
+    preprocessing : a feature map of X for the projection; the rows of Z are its features. None: X as it is
+    feature_map : what the classifiers see of X beside the projection: `Standardized`, or any callable from [N, D] to
+        [N, P]; None: a constant
     weight_scale : nu > 0, prior standard deviation of the classifier weights
     truncation : K >= 2, number of features
     classes : the two labels, sorted [2]; None: those in the data
     num_features : width D of X; None: that of the data
     num_tasks : M; None: that of the data
-    target : what the y of each task is: None: two classes, or a real number where the loss has real targets;
-        `Ordinal()`: ordered classes, the same in all tasks
+    target : the kind of y of each task. None: two classes, or real numbers if the loss is one for these; `Ordinal()`:
+        ordered classes, the same in all tasks
 
     References
     ----------

@@ -23,42 +23,43 @@ class Gibbs(Backend):
     ----------
     num_samples : draws kept of each chain
     num_warmup : sweeps before the first draw is kept
-    num_chains : independent chains, which `diagnose` of their posterior compares; None: one. In fits of clusters and
-        states a short chain from another start is then swept as well, about a fifth as long, and dropped; a
+    num_chains : independent chains, which `diagnose` of their posterior compares; None: one. Fits of `DPM`, `DDPM`,
+        `IHMM` and `DIH` then also sweep a short chain from another start, about a fifth as long, and drop it; a
         `ChainsDisagree` warning says if it ended elsewhere (with at least 100 sweeps of warm-up and 100 draws)
     thinning : sweeps for each draw that is kept
     scan : how the assignments are drawn.
         "collapsed": each point in turn, the family's parameters integrated out; infinite model, mixes best. Without
-        classifiers a sweep of few rows has up to four scans, which cost less than the rest of it
+        classifiers, if rows are few, a sweep makes up to four scans, since they cost less than the rest of the sweep
         "slice": all points at once; infinite model
         "blocked": all points at once; `model.truncation` components, with points or without
-        "auto": "collapsed" where it is compiled (built-in families on a CPU) or the prior has no other, else "slice"
-        and for sequences "direct" (each step in turn), "beam" (all steps at once, infinite model), "blocked" (all at
-        once, `model.truncation` states) and "auto" ("direct" where it is compiled, else "beam"); for topics "collapsed"
-        (each token in turn, compiled on a CPU), "blocked" (given topics, all documents at once) and "auto" ("collapsed"
-        on a CPU, else "blocked"); for latent features "collapsed" (each row in turn, infinite model; compiled on a CPU
-        for built-in losses, some sixty times as slow for others), "slice" (each feature in turn, infinite model: in
-        many columns it hardly ever opens a new one), "blocked" (each feature in turn, `model.truncation` of them) and
-        "auto" (the first of these that the prior has and that is not slow)
-    split_merge : split-merge proposals before each scan of the warm-up, or before every second one where components
-        repel, and before every tenth after it; in every sweep where they are compiled (collapsed scans without
-        classifiers); of sequences, where states repel
-    num_generative : sweeps that a chain starts with: where components repel, four times as many without hyperplanes,
-        and twice as many along which the factors of these rise to their full power; as a mixture without time for
-        sequences; and without the margin for topics
-    births : where components repel, the hyperplanes that new components of an infinite model choose from. "exact": as
+        "auto": "collapsed" if it is compiled (built-in families on a CPU) or if the prior serves no other, else "slice"
+        For sequences: "direct" (each step in turn), "beam" (all steps at once, infinite model), "blocked" (all at once,
+        `model.truncation` states) and "auto" ("direct" if it is compiled, else "beam").
+        For topics: "collapsed" (each token in turn, compiled on a CPU), "blocked" (given topics, all documents at once)
+        and "auto" ("collapsed" on a CPU, else "blocked").
+        For latent features: "collapsed" (each row in turn, infinite model; compiled on a CPU for built-in losses, some
+        sixty times as slow for others), "slice" (each feature in turn, infinite model; with many columns it hardly ever
+        opens a new feature), "blocked" (each feature in turn, `model.truncation` of them) and "auto" (the first of
+        these that the prior serves and that is not slow)
+    split_merge : split-merge proposals before each scan of the warm-up (before every second one if components repel),
+        and before every tenth scan after it; before every scan if they are compiled (collapsed scans without
+        classifiers). Sequences have them if states repel
+    num_generative : sweeps that a chain starts with, before the warm-up. If components repel: four times as many
+        without hyperplanes, then twice as many in which the power of the margin factors rises to 1. For sequences: as a
+        mixture without time. For topics: without the margin
+    births : if components repel, the hyperplanes that new components of an infinite model choose from. "exact": as
         good as draws from the law of a component without points; "prior": draws from the prior, as in the paper, which
         leave no distribution invariant and open far too many components
     init : "one" (all points in one component), "random" (in `model.truncation` components), a Tensor [N] of labels, or
-        "auto": of points and sequences the first chain starts as by "one", each other one in some number of components
-        around rows far apart, so that `diagnose` compares chains from different places; of label sets in the
-        components in which variational inference settles; else as by "one";
-        for topics a Tensor [M], the topic of each token in the order of `TopicData`; else each starts at a random one
-        for latent features "one" (features opened one after another, at most `model.truncation`), or "random" (that
-        many, bits at random)
+        "auto": for points and sequences the first chain starts as with "one", each other chain in some number of
+        components around rows far apart, so that `diagnose` compares chains from different places; for label sets in
+        the components in which variational inference settles; else as with "one".
+        For topics: a Tensor [M], the topic of each token in the order of `TopicData`; else each token starts at a
+        random topic. For latent features: "one" (features opened one after another, at most `model.truncation`), or
+        "random" (that many, bits at random)
     seed : of the random generator; the same seed, device and dtype give the same draws
     num_jobs : processes that the chains run in, each on a core of its own, with the same draws; None: as many as there
-        are cores, once that saves more time than it takes (data on a GPU keep to one)
+        are cores, if that saves more time than it takes (with data on a GPU, one)
     progress : whether to show a bar; None: on a terminal only
     """
 

@@ -60,7 +60,7 @@ class _Components(Labels):
 
 @dataclass(eq=False)
 class HilbertEmbedding(Backend):
-    """The mixture over fixed components that is nearest to the data in the space of a kernel: a point estimate.
+    """The mixture of fixed components that is nearest to the data in the space of a kernel: a point estimate.
 
     Its `samples` hold the parameters of the components as `parameters.<name>` [1, T, ...], their log weights,
     `responsibilities` [1, N, T], the `gap` [1] of the optimum (see `simplex_qp`), and the `bandwidth` [1, D] of the
@@ -70,17 +70,17 @@ class HilbertEmbedding(Backend):
     ----------
     rkhs : the kernel; None: `RBFKernel()` of Gaussians, Bernoulli and Poisson columns, `QuadraticKernel()` of
         multinomial counts, `FourierKernel()` of any other family
-    components : "data": of groups of rows around T seeds that are far apart; "prior": draws from the prior, as in the
-        theory, which needs many of them in more than a few columns; a posterior of the same family: those of its
-        representative draw, at their expected parameters, or if it has centres alone, of its groups of rows; labels
-        [N] of such groups; or parameters by name, [T, ...] each
+    components : "data": fitted to groups of rows around T seeds that are far apart; "prior": draws from the prior, as
+        in the theory, of which many are needed with more than a few columns; a posterior of the same family: the
+        components of its representative draw, at their expected parameters, or if it has centres only, of its groups of
+        rows; labels [N] of groups of rows; or parameters by name, [T, ...] each
     truncation : T; None: all components that are given, else the least T for which the expected squared error of the
         truncation is at most `truncation_error` (see `truncation_error.expected_error`)
-    truncation_error : in units of the largest k(x, x); read if `truncation` is None
+    truncation_error : in units of the largest k(x, x); used if `truncation` is None
     ridge : weight of |pi - pi0|^2 / 2, in units of the largest S_jj
-    shrink_to : pi0; "uniform": as in the paper, the same for all, or "prior": expected weights of sticks 1..T under the
-        prior, by which the concentration speaks. Components are then largest first, where they have sizes
-    tolerance : the gap at which to stop, in units of the largest S_jj: the objective is then as near to the optimum
+    shrink_to : pi0; "uniform": the same for all, as in the paper, or "prior": the expected weights of sticks 1..T under
+        the prior, which depend on the concentration. Components that have sizes are then sorted, largest first
+    tolerance : the gap at which to stop, in units of the largest S_jj: the objective is then within it of the optimum
     max_steps : most sweeps of the solver
     seed : of the draws from the prior, or of the seeds
     progress : whether to show a bar; None: on a terminal only

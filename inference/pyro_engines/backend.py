@@ -1,7 +1,7 @@
 """Pyro's own engines on the models' programs: NUTS and the autoguides. Slow, but they need no conjugacy and no kernel.
 
-Both sum what is discrete out of the program and give the other latents, the values of its sites. How these start, and
-how they become a draw of the posterior, each structure says in a module of its own (`Sites`).
+Both sum the discrete sites out of the program and give values of the other latent sites. For each structure a module
+of its own (`Sites`) says how these sites start and how they become a draw of the posterior.
 """
 
 from __future__ import annotations
@@ -145,8 +145,9 @@ class Autoguide(Backend):
     Parameters
     ----------
     guide : name of a class of `pyro.infer.autoguide`: "AutoNormal", "AutoMultivariateNormal",
-        "AutoLowRankMultivariateNormal", "AutoDiagonalNormal", or "AutoDelta" for a maximum a posteriori estimate, whose
-        value is a log density and no bound, and which exists for a concentration of at least 1 only
+        "AutoLowRankMultivariateNormal", "AutoDiagonalNormal", or "AutoDelta" for a maximum a posteriori estimate. The
+        value of "AutoDelta" is a log density, not a bound, and the estimate exists only for a concentration of at
+        least 1
     num_steps : steps of Adam
     learning_rate : of Adam
     num_samples : draws from the fitted guide that the posterior keeps

@@ -30,8 +30,8 @@ class SmallVariance(Backend):
     divergence D is that of the likelihood, in units of its prior's expected covariance for a Gaussian. States of its
     kernels have `objective` [] and `converged`.
 
-    Of latent features K is the number, and a row has the sum of the loadings of its own in place of one centre:
-    BP-means (Broderick, Kulis & Jordan 2013) with a margin. What is said of components below then holds of features.
+    For latent features K is their number, and in place of a centre a row has the sum of the loadings of its features:
+    BP-means (Broderick, Kulis & Jordan 2013) with a margin. Read "features" for "components" below.
 
     Parameters
     ----------
@@ -39,24 +39,24 @@ class SmallVariance(Backend):
     transition_penalty : for sequences, cost of one more kind of transition; None: what a step costs on average
     transition_weight : for sequences, weight of the log probabilities of transitions. 0: how often a transition is
         used does not matter, the plain limit; 1: as much as in the likelihood (Roychowdhury, Jiang & Kulis 2013)
-    scale : weight of the divergence against the margin loss; the smaller, the more the labels decide the components.
-        "auto": 3 where components have classifiers of classes and 30 where features have classifiers, since the
-        divergence alone says which of them a new row has; else 1
+    scale : weight of the divergence relative to the margin loss; the smaller, the more the labels decide the
+        components. "auto": 3 if components have classifiers of classes and 30 if features have classifiers, since only
+        the divergence assigns a new row; else 1
     num_components : number of components for which the penalty is chosen if it is None; the fit may find another.
-        "auto": 8; where components have classifiers of classes as many as there are 15 rows for each weight of one, at
-        least 8 and at most 16
+        "auto": 8; if components have classifiers of classes, one component for every 15 rows per weight of a
+        classifier, at least 8 and at most 16
     tolerance : stop once a sweep lowers L by no more than this fraction (the paper's rule), moves no more than this
         fraction of the points, and no split or merge helps
     max_steps : most sweeps of a restart
-    num_restarts : descents; the posterior is the lowest one, with its trace alone. The first one starts from one
-        component, or from as many as `num_components` says where a penalty that comes from them makes these cheaper
-        (where components repel, and for sequences, from those of DP-means); the others from any number of components
-        around points far apart. "auto": 10^5 / (N (10 + D + P)) of them for N rows of D columns and P
-        features of classifiers, half of that for tasks, a quarter where rows have features or label sets the joint
-        "and", at least 1 and at most 16: many where they cost little, one for 10^4 rows or more, and one where `init`
-        says where to start. The posterior's `backend` has the number
-    init : "auto", or of mixtures whose components do not repel a Tensor [N] of labels, from whose components the first
-        restart starts in place of one. A penalty of None is then one at which no more open
+    num_restarts : number of descents; the posterior has the lowest one and its trace. The first descent starts from one
+        component, or from `num_components` if the penalty is chosen for these and they cost less (if components repel,
+        and for sequences, from the components of DP-means); the others start from any number of components around
+        points far apart. "auto": 10^5 / (N (10 + D + P)) for N rows of D columns and P features of classifiers, half of
+        that for tasks, a quarter for latent features and for label sets with the joint "and", at least 1 and at most
+        16: many if they cost little, one for 10^4 rows or more, and one if `init` has labels. The `backend` of the
+        posterior has the number
+    init : "auto", or for mixtures whose components do not repel a Tensor [N] of labels, whose components the first
+        descent starts from. If the penalty is None, it is then chosen so that no further components open
     merge : try to merge components whenever the descent has settled
     creation : "joint": a component opens where that pays for all points that would join it, so that L gets low; a
         sensible penalty then grows with the number of points. "single": only where it pays for one point alone, as in
@@ -66,12 +66,12 @@ class SmallVariance(Backend):
     num_jobs : processes that the restarts run in, as in `Gibbs`; None: as many as there are cores, once it pays
     progress : a progress bar; None: on a terminal only
 
-    X of `DPM` and `InfiniteSVM` may also be a source of rows (`rows_of`), which is then read in passes, with the answer
-    of a fit of its rows as a tensor: 3 passes a sweep, 5 with classifiers; 7 to 25 where it looks for components, some
-    50 to 60 with classifiers once it has settled. The rows must come in the same order in each pass. Memory grows by 4
-    bytes a row, its label, and while the penalty is chosen by 4 more. Defaults that come from the data are of the first
-    100,000 rows, the penalty of 20,000 rows that the generator draws, and `assignments` of the posterior of the first
-    rows alone. Each rank of a `group` may have a source of its own: a pass ends in one sum over all of them.
+    For `DPM` and `InfiniteSVM`, X may also be a source of rows (`rows_of`). It is read in passes, and the fit finds
+    what it finds with the rows as a tensor. A sweep takes 3 passes, or 5 with classifiers; a sweep that looks for new
+    components takes 7 to 25, with classifiers some 50 to 60 once it has settled. The rows must come in the same order
+    in each pass. Memory grows by 4 bytes a row, and by 4 more while the penalty is chosen. Defaults that come from the
+    data use the first 100,000 rows, the penalty uses 20,000 rows at random, and `assignments` of the posterior has the
+    first rows alone. Each rank of a `group` may have a source of its own: a pass ends in one sum over all of them.
 
     References
     ----------

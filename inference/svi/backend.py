@@ -21,10 +21,10 @@ from .factors import SETTLED
 
 @dataclass(eq=False)
 class SVI(Backend):
-    """Mean-field variational inference of the truncated model; a lower bound of its log evidence, a local optimum.
+    """Mean-field variational inference of the truncated model: a local optimum of a lower bound of its log evidence.
 
-    States of its kernels have `total_weight`, the number of rows or steps by which the tolerance is multiplied. Their
-    modules also offer `stream(backend, model, source) -> (kernel, resolved model, its data)`.
+    For authors of kernels: states have `total_weight`, the number of rows or steps by which the tolerance is
+    multiplied, and modules have `stream(backend, model, source) -> (kernel, resolved model, its data)`.
 
     Parameters
     ----------
@@ -33,35 +33,37 @@ class SVI(Backend):
         step, whose recorded ELBO is a noisy estimate from the batch. Of several sequences: sequences drawn for each
         step; of a single one: steps in the block that is drawn
     tolerance : coordinate ascent stops when the ELBO rises by less than this many nats per point in a step; None:
-        never. What comes later is slow, or a jump after a plateau, and hardly changes predictions
+        never. Later rises are slow, or jumps after a plateau, and hardly change predictions
     num_restarts : seeds to start from; the highest final ELBO is kept
     delay, forgetting : stochastic steps start from coordinate ascent on about 5,000 rows; step t then has size
         (t + delay + rows / batch rows)^-forgetting, delay >= 0, forgetting in (0.5, 1]; a block of a source that
         is smaller than its largest one takes a step that is smaller in proportion
-    num_full_steps : most sweeps over all points that finish a stochastic fit of a tensor (a source of rows gets none).
-        Unless `tolerance` is None they stop after one that raises the ELBO by less than 0.01 nats per point, since
-        predictions have settled by then
-    rule : "gibbs": the expected loss, so that hyperplanes are learnt with their uncertainty. "averaging", for
-        InfiniteSVM, latent features, tasks and topics, and any convex loss with a conjugate, `CrammerSinger` too: the
-        loss of the expected score, as first published. Its hyperplanes are those of an SVM, a mean without a spread;
-        the ELBO is then minus the objective of Zhu, Chen & Xing, which is no bound of the evidence. At the end of a fit
-        the dual of its classifiers is solved to 1e-9, or as far as so many passes lead;
-        `posterior.samples["duality_gap"]` [1] says how far, as a fraction of their objective, they are from the optimum
-        given all else (after stochastic steps alone there is none). For InfiniteSVM there is no batch_size or
-        source of rows with it
+    num_full_steps : the largest number of sweeps over all points at the end of a stochastic fit of a tensor (a fit to a
+        source of rows has none). Unless `tolerance` is None, they stop after a sweep that raises the ELBO by less than
+        0.01 nats per point, since predictions have settled by then
+    rule : "gibbs": the expected loss, so that hyperplanes are learnt with their uncertainty. "averaging": the loss of
+        the expected score, as first published, for InfiniteSVM, latent features, tasks and topics, and any convex loss
+        with a conjugate, `CrammerSinger` too. Its hyperplanes are those of an SVM, a mean without a spread; the trace
+        is then minus the objective of Zhu, Chen & Xing, which is not a bound of the evidence. At the end of a fit the
+        dual of the classifiers is solved to 1e-9, or to what a fixed number of passes reach;
+        `posterior.samples["duality_gap"]` [1] bounds their distance from the optimum given all else, as a fraction of
+        their objective (after stochastic steps alone there is none). For InfiniteSVM this rule takes no batch_size and
+        no source of rows
     num_jobs : processes that the restarts run in, as in `Gibbs`; None: as many as there are cores, once it pays
     seed, progress : of the random stream; whether to show a bar (None: on a terminal)
 
     X may also be a source of rows (`rows_of`: arrays on disk, Parquet and Arrow files, functions), or a torch
-    DataLoader of batches (X [n, D], y [n]) or (X [n, D],); for the models of sequences of (X, lengths) or (X,): whole
-    sequences, or one. It is read once for the labels, then a block a step, again from the start after the last: of
-    `batch_size` rows (None: 4,096), or of as many as a DataLoader or a function gives. Defaults that come from the
-    data, and the start of the fit, are of its first 100,000 rows: rows should come in no order that means something.
-    What the posterior says row by row, such as `assignments`, is of these first rows alone, so that memory does not
-    grow with their number; `map_rows(posterior.assign, source, path)` says it of all. Of mixtures each rank of
-    a `group` may have a source of its own: a step sees a block of each. Nor are responsibilities kept of a tensor whose
-    rows times components are more than 2^24 (134 MB), except with rule="averaging" or coupled label sets: each step
-    finds them again, chunk by chunk, and the posterior has the `assignments` alone.
+    DataLoader of batches (X [n, D], y [n]) or (X [n, D],); for models of sequences, batches are (X, lengths) with whole
+    sequences or (X,) with one. The source is read once for the labels, then one block in each step, and from the start
+    again after the last block. A block has `batch_size` rows (None: 4,096), or as many as a DataLoader or a function
+    gives. Defaults that come from the data, and the start of the fit, use the first 100,000 rows, so the order of the
+    rows should be random. Values by row in the posterior, such as `assignments`, are those of these first rows, so that
+    memory does not grow with the number of rows; `map_rows(posterior.assign, source, path)` gives those of all. For
+    mixtures each rank of a `group` may have a source of its own: a step sees a block of each.
+
+    If a tensor has more than 2^24 rows times components (134 MB), responsibilities are not kept, except with
+    rule="averaging" or coupled label sets: each step computes them again, chunk by chunk, and the posterior has the
+    `assignments` alone.
 
     References
     ----------

@@ -1,7 +1,7 @@
 """The interface of an observation family: p(x | theta) and a prior over theta as a program.
 
-That is all that the Pyro program and Pyro's own engines (`NUTS`, `Autoguide`) need. Gibbs, SVI and SmallVariance need a
-conjugate prior: see `ExponentialFamily`.
+The Pyro program and Pyro's own engines (`NUTS`, `Autoguide`) need no more than that. Gibbs, SVI and SmallVariance need
+a conjugate prior: see `ExponentialFamily`.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     p(x_nd | m_nd),    w_kd ~ N(0, 1 / loading_precision)
 
-It meets the backends as a margin loss does: each turns the factor of an entry into exp(-precision m^2 / 2 + shift m),
+Backends use it like a margin loss: each turns the factor of an entry into exp(-precision m^2 / 2 + shift m),
 at a draw of an augmentation variable (Gibbs), at its expectation (SVI), or as a quadratic below it (small variance), so
-that loadings are a Gaussian regression on the features, whatever the family. A precision [1, D] says that the entries
-are Gaussian: precise to the same degree in all rows, whatever m is, so that sums over the rows say all of them.
+that loadings are a Gaussian regression on the features in every family. A precision [1, D] means that the entries are
+Gaussian: the precision is the same in all rows, for every m, so that sums over the rows are sufficient.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ class LinearBernoulli(LinearLikelihood):
     Parameters
     ----------
     offset : log odds of a row without features, a number or [D]; None: those of the means of the columns
-    loading_variance : of the loadings, where it starts
-    learn : whether it is learned: its inverse has an exponential law with mean at the start
+    loading_variance : starting value of the variance of the loadings
+    learn : whether this variance is learned; its inverse then has an exponential prior, with mean 1 / loading_variance
 
     Examples
     --------

@@ -25,16 +25,17 @@ from .linear import LinearLikelihood
 
 @dataclass(eq=False)
 class LinearGaussian(LinearLikelihood):
-    """Gaussian entries around a linear function of the features, of one variance.
+    """Gaussian entries around a linear function of the features, with one noise variance.
 
-    The precisions of noise and loadings have exponential laws with means at the values below, unless `learn` is False:
-    Gibbs draws them and SVI has q's of them, of which the paper's empirical-Bayes estimates are the limit of much data.
+    Unless `learn` is False, the precisions of noise and loadings have exponential priors whose means are the inverses
+    of the variances below. Gibbs draws the precisions, SVI has q's of them; with much data these tend to the
+    empirical-Bayes estimates of the paper.
 
     Parameters
     ----------
-    offset : of a row without features, a number or [D]; None: the means of the columns
-    noise_variance : where the variance starts; None: a quarter of the mean variance of the columns
-    loading_variance : of the loadings, where it starts; None: the mean variance of the columns
+    offset : the mean of a row without features, a number or [D]; None: the means of the columns
+    noise_variance : starting value of the variance; None: a quarter of the mean variance of the columns
+    loading_variance : starting value of the variance of the loadings; None: the mean variance of the columns
     learn : whether the two variances are learned
 
     Examples

@@ -34,22 +34,22 @@ from .wishart_prior import covariance_factor, scatter_factor, wishart_prior
 class LinearRegression(ExponentialFamily):
     """Some columns v [R] of a row given the others u [P]: v ~ N(B (u, 1), Lam^-1), the intercept last in B.
 
-    The density is that of v alone: components differ in the relation, not in where u lies. A `DPM` of it is a mixture
-    of regressions, and a model of sequences with `lags` has autoregressive states. Where u should tell components apart
-    too, take `FullGaussian` of all columns, whose conditionals are regressions, or a `Product` of rows with u twice:
+    It models v alone: components differ in the regression, not in the location of u. A `DPM` of it is a mixture of
+    regressions, and a model of sequences with `lags` has autoregressive states. If u should tell components apart too,
+    take `FullGaussian` of all columns, whose conditionals are regressions, or a `Product` of rows with u twice:
     `[(DiagonalGaussian(), P), (LinearRegression(P), P + R)]`.
 
     Parameters
     ----------
     given : the columns u, an integer P for the first P or a list of columns; None: all but the last
-    loc : what columns are centred by, a number or [D], so the prior mean of v where u is at its own; None: the mean of
-        the data
-    coefficient_precision : the diagonal of K0, a positive number or [P + 1]; None: 0.05 in units of the data, that is
-        0.05 times the variances of u, and 0.05 of the intercept: the weight of B = 0 in rows
-    degrees_of_freedom : nu0 > R - 1, the trust in the expected covariance `scale` / (nu0 - R - 1) of the residuals;
-        None: R + max(2, R / 2), or R + 2 beside a `scale`, which is then what is expected
-    scale : Psi0, a positive number or [R] for a diagonal, or [R, R] positive definite; None: half the variances of the
-        residuals of one regression of all rows are expected, a diagonal
+    loc : the centre of the columns, a number or [D]: the prior mean of v if u is at its centre; None: the mean of the
+        data
+    coefficient_precision : the diagonal of K0, a positive number or [P + 1]; None: 0.05 times the variances of u, and
+        0.05 for the intercept: the prior mean B = 0 counts as 0.05 rows
+    degrees_of_freedom : nu0 > R - 1, the weight of the expected covariance `scale` / (nu0 - R - 1) of the residuals;
+        None: R + max(2, R / 2), or R + 2 if `scale` is given, which is then the expected covariance
+    scale : Psi0, a positive number or [R] for a diagonal, or [R, R] positive definite; None: a diagonal, such that half
+        the variances of the residuals of one regression of all rows are expected
 
     Source: West & Harrison (1997), section 16.4; as autoregressive states Fox, Sudderth, Jordan & Willsky (2011).
     """

@@ -27,7 +27,7 @@ from .counts import CountFamily, finite_log, log_rising
 class MultinomialDirichlet(CountFamily):
     """Rows of counts x [D] ~ Multinomial(sum x, p) with p ~ Dirichlet(concentration).
 
-    The totals may differ between rows and are not modelled; a row of zeros fits every component equally.
+    The totals may differ between rows and are not modelled; a row of zeros is equally likely in every component.
 
     Parameters
     ----------

@@ -1,10 +1,10 @@
 """The interface of a margin loss on linear scores: one factor phi(y | f), read by every backend.
 
-`log_factor` alone makes a loss. Where it has a closed form as well, a backend turns the factor into a Gaussian
+`log_factor` alone defines a loss. With further closed forms, a backend turns the factor into a Gaussian
 pseudo-observation exp(-precision f^2 / 2 + shift f) of the score f: Gibbs draws the scale-mixture variable (`augment`;
-without it, it moves the weights by elliptical slice steps), SVI takes its expectation (`expect`; without it there is no
-SVI), and the small-variance limit sets it to its limit (`majorize`, which has a numerical default). A convex cost has
-its conjugate as well (`conjugate`), by which duals are solved.
+without it Gibbs moves the weights by elliptical slice steps), SVI takes its expectation (`expect`; without it there is
+no SVI), and the small-variance limit sets it to its limit (`majorize`, which has a numerical default). A convex cost
+may also have its conjugate (`conjugate`), by which duals are solved.
 """
 
 from __future__ import annotations
@@ -66,22 +66,23 @@ class Loss(Config, ABC):
 
     @property
     def is_augmented(self) -> bool:
-        """Given a draw of `augment` the factor is Gaussian in the score."""
+        """Whether the factor is Gaussian in the score, given a draw of `augment`."""
         return type(self).augment is not Loss.augment
 
     @property
     def has_expectation(self) -> bool:
-        """SVI has a closed bound: `expect` and `expected_log_factor`."""
+        """Whether SVI has a closed bound: `expect` and `expected_log_factor`."""
         return type(self).expect is not Loss.expect
 
     @property
     def has_marginal(self) -> bool:
-        """The integral over the scores of a new component is known: `log_marginal`, `draw_score`."""
+        """Whether the integral over the scores of a new component is known: `log_marginal`, `draw_score`."""
         return not self.meets or type(self).log_marginal is not Loss.log_marginal
 
     @property
     def has_conjugate(self) -> bool:
-        """The cost -log phi is convex in the score and its conjugate known: `conjugate`, `best_tilt`, `feasible`."""
+        """Whether the cost -log phi is convex in the score, with a known conjugate: `conjugate`, `best_tilt`,
+        `feasible`."""
         return type(self).conjugate is not Loss.conjugate or type(self).box is not Loss.box
 
     def lacking(self, reading: str, whose: str, instead: str) -> NotImplementedError:
@@ -157,7 +158,7 @@ class Loss(Config, ABC):
     def best_tilt(self, score: Tensor, variance: Tensor, y: Tensor) -> Tensor:
         """Duals: the tilt [..., C] that minimizes g*(-t) + t . score + variance |t|^2 / 2, variance >= 0 [..., 1].
 
-        It is that of a point alone, whose scores are `score` without it and score + variance t with it.
+        It is the tilt of one point, whose scores are `score` without the tilt and score + variance t with it.
         """
         return self._box(y).best(score, variance)
 
@@ -219,7 +220,7 @@ class Loss(Config, ABC):
     def probabilities(self, scores: Tensor) -> Tensor:
         """Class probabilities [..., L] of scores [..., C] (C = 1: L = 2), increasing in each class's own score.
 
-        The default is the factor normalized over the classes: a reading for prediction, not a part of the model.
+        The default is the factor normalized over the classes: for prediction alone, it is not a part of the model.
         """
         if self.target == "real":
             raise NotImplementedError(f"{type(self).__name__} has real targets, no classes: use predict(X).")

@@ -29,7 +29,7 @@ class Hinge(Loss):
     Parameters
     ----------
     strength : c > 0, half the slope of the loss
-    margin : l > 0, the score that is counted as right with certainty
+    margin : l > 0, the least score y f without loss
     """
 
     strength: Positive = 1.0

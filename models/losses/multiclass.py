@@ -33,8 +33,9 @@ class CrammerSinger(Loss):
     """phi(y | f) = exp(-2 c max_m (l 1[m != y] + f_m - f_y)), scores f of L classes (Crammer & Singer 2001).
 
     As a function of one class score, the others fixed, it is a hinge of (f_m - reference_m) with the sign of class m,
-    so the classes take turns: see `blocks` and `reference`. Targets are sign matrices [..., L]; terms of the factor and
-    costs have one column, [..., 1]. There is no closed expectation of the maximum, hence no `expect`.
+    so the classes are updated in turn: see `blocks` and `reference`. Targets are sign matrices [..., L]; terms of the
+    factor and costs have one column, [..., 1]. The maximum has no expectation in closed form, hence there is no
+    `expect`.
 
     Parameters
     ----------

@@ -17,7 +17,10 @@ from .tilted_normal import log_normal_tail, positive
 
 @dataclass
 class SquaredHinge(Loss):
-    """phi(y | f) = exp(-2 c max(0, l - y f)^2), f [..., C]. No scale mixture; `expect` is a parabola of precision 4 c.
+    """phi(y | f) = exp(-2 c max(0, l - y f)^2), f [..., C].
+
+    It is not a scale mixture of Gaussians, so Gibbs takes elliptical slice steps; `expect` is a parabola of precision
+    4 c.
 
     Parameters
     ----------

@@ -25,7 +25,8 @@ class StudentT(Loss):
     Parameters
     ----------
     df : d > 0, degrees of freedom; the fewer, the less an outlier counts
-    scale : s > 0, of the errors; not far below a hundredth of a score's prior deviation, whose step the integrals take
+    scale : s > 0, scale of the errors; not far below a hundredth of the prior deviation of a score, the step of the
+        numerical integrals
     """
 
     df: Positive = 4.0

@@ -1,4 +1,4 @@
-"""The interface of a prior over partitions: what the Pyro program, every kernel and the exact references ask of it.
+"""The interface of a prior over partitions, for the Pyro program, every kernel and the exact references.
 
     urn          a block of size m has weight exp(log_sizes[m]), a new one exp(log_new[K])      collapsed scan
     partition    log p(n_1, ..., n_K), the EPPF                                 split-merge, log joint, enumeration
@@ -6,9 +6,9 @@
     rest         new blocks have weights of density mass x^(-1-exponent) e^(-x)           slice scan
     price        Lambda(K), what K components cost                              small variance
 
-A prior states its hyperparameters with their laws, `urn` and `log_partition`, which make it serve the collapsed scan
-and small variance; `sticks` make it serve all that has T components, `draw_rest` the slice scan. Everything else
-follows, and is overridden where there is a closed form. (docs/derivations/priors, "The interface")
+A prior defines the laws of its hyperparameters, `urn` and `log_partition`; these suffice for the collapsed scan and
+small variance. `sticks` adds all that has T components, `draw_rest` the slice scan. Everything else follows, and is
+overridden if there is a closed form. (docs/derivations/priors, "The interface")
 """
 
 from __future__ import annotations

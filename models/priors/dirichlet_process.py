@@ -23,7 +23,7 @@ from .sticks import posterior_sticks
 
 @dataclass(eq=False)
 class DirichletProcess(GammaConcentration, PartitionPrior):
-    """Dirichlet process.
+    """Dirichlet process prior over partitions.
 
     Parameters
     ----------

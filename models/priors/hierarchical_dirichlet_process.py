@@ -41,8 +41,8 @@ class HierarchicalDirichletProcess(HyperPrior):
     ----------
     concentration : alpha > 0 of the rows (the starting value if it has a prior)
     concentration_prior : (shape, rate) of alpha ~ Gamma, or None for a fixed alpha
-    top_concentration, top_concentration_prior : the same of gamma, which the number of states grows with
-    stickiness : rho in [0, 1), prior share of a row that goes to its own state
+    top_concentration, top_concentration_prior : the same for gamma; a larger gamma gives more states
+    stickiness : rho in [0, 1), the prior weight of the self-transition in each row
 
     Hyperparameters h are {"concentration": alpha, "top_concentration": gamma}, each [] float64. Counts [K + 1, K] are
     moves from row j to state k, the start row last; base weights [K + 1] are beta_1..beta_K and that of all others.

@@ -24,12 +24,13 @@ from .hyper import GammaConcentration
 
 @dataclass(eq=False)
 class MixtureOfFiniteMixtures(GammaConcentration, PartitionPrior):
-    """Mixture of finite mixtures with K - 1 ~ Poisson(size), for Gibbs(scan="collapsed") and SmallVariance() alone.
+    """Mixture of finite mixtures with K - 1 ~ Poisson(size); only Gibbs(scan="collapsed") and SmallVariance() serve it.
 
     Parameters
     ----------
-    concentration : gamma > 0, at most 10^8, of the weights (where it starts if it has a prior); small: sizes differ
-    size : lambda, at most 10,000; there are 1 + lambda components on average, with points or without
+    concentration : gamma > 0, at most 10^8, of the weights (the starting value if it has a prior); if it is small, the
+        sizes of components differ much
+    size : lambda, at most 10,000; the prior mean of the number of components is 1 + lambda, empty ones included
     concentration_prior : (shape, rate) of gamma ~ Gamma, or None for a fixed gamma
     """
 

@@ -24,9 +24,9 @@ class PitmanYor(PartitionPrior):
 
     Parameters
     ----------
-    discount, concentration : 0 <= d < 1 and alpha > -d (starting values where they have a prior; then d, alpha > 0)
+    discount, concentration : 0 <= d < 1 and alpha > -d (starting values if they have a prior; then d, alpha > 0)
     discount_prior, concentration_prior : (p, q) of d ~ Beta, (shape, rate) of alpha ~ Gamma; None: fixed values
-    price_exponent : theta >= 0; for small variance component K + 1 costs max(0, penalty - theta log K)
+    price_exponent : theta >= 0; under small variance component K + 1 costs max(0, penalty - theta log K)
     """
 
     discount: Annotated[float, Number(least=0.0, below=1.0)] = 0.25

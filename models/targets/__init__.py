@@ -1,4 +1,4 @@
-"""What y is, one target a file: each encodes y and decodes scores; `base` states the interface."""
+"""Targets, one file each: a target says what y is, encodes y and decodes scores; `base` states the interface."""
 
 from .base import Classes, ClassTarget, Target
 from .classes import Binary, EachClass

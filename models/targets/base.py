@@ -1,7 +1,7 @@
-"""The interface of a target: one object says how y becomes what the loss sees of it, and how scores become y again.
+"""The interface of a target: one object encodes y for the loss, and decodes scores to y.
 
-A posterior asks a target for labels and probabilities, a model asks it for the targets of the kernels. Since both ask
-the same object, what a fit learns and what it predicts cannot disagree; `testing.check_model` looks.
+A model uses it to make the targets of the kernels, a posterior to make labels and probabilities. Since both use the
+same object, fit and prediction cannot disagree; `testing.check_model` checks this.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..sparse import Rows
 class Target(Config, ABC):
     """What y is, given C scores of each row. Methods that depend on the loss take it as an argument.
 
-    Derive from `ClassTarget` for a y of labels: one method makes one.
+    If y has labels, derive from `ClassTarget`, which needs one method.
     """
 
     ordered: ClassVar[bool] = False  # the order of its classes means something

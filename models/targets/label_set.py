@@ -19,7 +19,7 @@ from .base import Target
 class LabelSet(Target):
     """Y [N, C] of bits or counts: a score for each label, +1 where the label is present and -1 where it is not.
 
-    NaN, or -1, is a label that is missing.
+    NaN, or -1, is a missing label.
 
     Parameters
     ----------

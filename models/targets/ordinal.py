@@ -20,18 +20,18 @@ from .base import ClassTarget
 
 @dataclass(eq=False)
 class Ordinal(ClassTarget):
-    """Classes 0 < 1 < ... < L-1 in the order of their labels: one score f, and a threshold between each two levels.
+    """Classes 0 < 1 < ... < L-1 in the order of their labels: one score f, and a threshold between adjacent classes.
 
         log phi(y | f) = sum_{l = 1..L-1} log phi_binary(s_l | f - b_l),      s_l = +1 if y >= l, else -1
 
-    Any binary loss serves. Decoding counts the thresholds below f. With two classes and b_1 = 0 it is `Binary`.
-    A level may be -1, as of ratings from -2 to 2: only NaN is a missing one.
+    Any binary loss can be used. Decoding counts the thresholds below f. With two classes and b_1 = 0 it is `Binary`.
+    A class may be -1, as in ratings from -2 to 2, so only NaN is a missing label.
 
     Parameters
     ----------
     classes : the labels [L] from lowest to highest; None: those of the model
-    thresholds : b_1 < ... < b_(L-1), fixed; None: 2 l (k - L / 2) at k = 1..L-1, with the margin l of the loss (1 of a
-        loss that has none). An intercept among the features shifts them, and the scale of the weights stretches them
+    thresholds : b_1 < ... < b_(L-1), fixed; None: 2 l (k - L / 2) at k = 1..L-1, with the margin l of the loss (1 if
+        the loss has none). The intercept and the scale of the weights are learned relative to these thresholds
 
     References
     ----------
