@@ -5,8 +5,8 @@ Three places are tried in this order.
 1. scikit-learn's bundled sets (breast_cancer, diabetes, digits, iris, wine), and two published tables that come with
    this package (faithful, galaxy), need nothing.
 2. The others are read from `<name>.npz` in the folder that the environment variable REGBAYES_DATA names.
-3. Where the file is absent, the set is downloaded (`downloads.py`), unless it has no home that can be read: the error
-   then says where it is from.
+3. If the file is absent, the set is downloaded (`downloads.py`), unless its site has no file that can be read: the
+   error then says where the set is from.
 
 docs/data.md lists the sets, where each comes from, and what a file of that folder holds. Nothing is standardised.
 Integer classes run from 0.

@@ -1,6 +1,6 @@
 """scikit-learn estimators over a model and a backend, which are hyperparameters like any other.
 
-Ctrl-C in `fit` leaves what was reached, with a warning; within a search it is raised, and ends the search.
+After Ctrl-C `fit` keeps what was reached, with a warning; within a search Ctrl-C is raised, and ends the search.
 """
 
 from .base import NothingLearntWarning

@@ -76,17 +76,17 @@ class Clusterer(_Clusters):
 
     Parameters
     ----------
-    model : a model without classes; None: `DPM()`, with `FullGaussian()` where short fits of some rows of at most 32
-        columns reach a higher bound of the log evidence with it (not for `SmallVariance`)
-    inference : a backend of `regbayes.inference`, which owns the seed; None: `SVI()`, which needs no
-        penalty or number of clusters
+    model : a model without classes; None: `DPM()`, with `FullGaussian()` if there are at most 32 columns and short fits
+        of some rows reach a higher bound of the log evidence with it (not for `SmallVariance`)
+    inference : a backend of `regbayes.inference`, which has the seed; None: `SVI()`, which needs no penalty or number
+        of clusters
 
     Attributes
     ----------
     posterior_ : Posterior of the fit
     labels_ : cluster [N] of every row, 0..n_components_-1
     n_components_ : number K of clusters
-    weights_, means_, covariances_ : shares [K] of the clusters, means [K, D], and of Gaussian likelihoods covariances
+    weights_, means_, covariances_ : shares [K] of the clusters, means [K, D], and covariances of Gaussian likelihoods
     n_features_in_ : width of X
 
     Examples
@@ -230,7 +230,7 @@ class SequenceClusterer(_Clusters):
     ----------
     model : `IHMM` or `DIH`; None: `IHMM()`, with `FullGaussian()` as in `Clusterer`, for which the steps are rows. A
         search of its arguments needs it passed
-    inference : a backend of `regbayes.inference`, which owns the seed; None: `SVI()`
+    inference : a backend of `regbayes.inference`, which has the seed; None: `SVI()`
 
     Attributes
     ----------

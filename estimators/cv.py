@@ -22,45 +22,45 @@ class ClassifierCV(PathSearch, Classifier):
         p(class l | x) = softmax_l(slope_ f_l(x)),    of two classes 1 / (1 + exp(-slope_ f(x)))
         f(x) = sum_k shares_[k] f_k(x)
 
-    where f_k is the decision function of the best setting with k components, of those that `SmallVariance` finds in a
-    mixture (stacking: Wolpert 1992; Breiman 1996). shares_ and slope_ maximize the likelihood of the labels of the rows
-    held out, shares_ of at least 0 (Platt 1999 without an intercept, so that probabilities and predictions agree). The
-    folds of a number `cv` are stratified.
+    where f_k is the decision function of the best setting with k components, which `SmallVariance` finds in a mixture
+    (stacking: Wolpert 1992; Breiman 1996). shares_, all at least 0, and slope_ maximize the likelihood of the labels of
+    held-out rows (Platt 1999 without an intercept, so that probabilities and predictions agree). If `cv` is a number,
+    the folds are stratified.
 
     Parameters
     ----------
     model : a model with classes; None: `InfiniteSVM(loss=SquaredHinge())`, which with one component is scikit-learn's
-        LinearSVC at C = 2 strength weight_scale^2. A loss without a strength keeps it
+        LinearSVC at C = 2 strength weight_scale^2. If the loss has no strength, `strengths` is not searched
     inference : as in `Classifier`; None: `SmallVariance(scale=10.0)`, whose components follow the rows more than the
-        labels, or as there of topics and latent features. Fits of the search make one descent unless a number of
-        restarts is given
+        labels; for topics and latent features as there. Fits of the search make one descent unless a number of restarts
+        is given
     class_weight : as in `Classifier`; rows count by it in all fits and in the scores of the folds
-    strengths : of the loss, to choose from. Of one component only strength weight_scale^2 matters
-    weight_scales : prior standard deviations of the classifier weights, to choose from; the first is that at which
-        components are found. None: eleven from 0.01 to 3, or where there are length scales to choose from 0.03 to 10
-    num_components : to choose from, how many components the penalty of `SmallVariance` aims at; None: 1, and, unless
-        there are length scales to choose from, 2, 4, 8 and 16 where there are 8 rows for each. For latent features and
-        topics, their numbers (`truncation`, `num_topics`); None: that of the model
-    temperatures : to choose from, of the divergence that says how much each component counts for a new row
-        (`PartitionPosterior.tempered`); for `SmallVariance` of a mixture alone
-    length_scales : of a feature map that leaves its own open (`Nystroem`, `RandomFourier`), to choose from; None: half
-        of that of gamma = 1 / D, itself and twice that
-    cv : number of folds, where equal rows share a fold, and so do the rows of a group (`groups`); or a splitter of
+    strengths : strengths of the loss to choose from. With one component only strength weight_scale^2 matters
+    weight_scales : prior standard deviations of the classifier weights to choose from; components are found at the
+        first one. None: eleven from 0.01 to 3, or from 0.03 to 10 if length scales are searched
+    num_components : numbers of components to choose from, which the penalty of `SmallVariance` aims at; None: 1, and,
+        unless length scales are searched, those of 2, 4, 8 and 16 with 8 rows for each component. For latent features
+        and topics, their numbers (`truncation`, `num_topics`); None: that of the model
+    temperatures : temperatures to choose from, of the divergence that weighs the components for a new row
+        (`PartitionPosterior.tempered`); only for `SmallVariance` of a mixture
+    length_scales : length scales to choose from, for a feature map that leaves its own open (`Nystroem`,
+        `RandomFourier`); None: half of that of gamma = 1 / D, itself and twice that
+    cv : number of folds, in which equal rows, and the rows of a group (`groups`), stay in one fold; or a splitter of
         scikit-learn, or its splits
 
     Attributes
     ----------
-    length_scale_, num_components_, strength_, weight_scale_, temperature_ : the best setting alone, whose components
-        `posterior_` has; None or 0 where there was no choice. Of settings with the same accuracy it is the one of the
-        least log loss. A further number of components is taken only if it is better by more than chance: its gains in
-        accuracy and in log likelihood on the best before, each in its standard errors, add up to more than 1, and its
-        gain in log likelihood on the first number is more than one standard error. Where it has no share, the
-        best of those that have stands in its place. `best_params_` has all of them
-    shares_ : how much the best setting with each number of components counts, by this number, that of the best setting
-        first; those without a share are left out
+    length_scale_, num_components_, strength_, weight_scale_, temperature_ : the best single setting, whose components
+        `posterior_` has; None or 0 if there was no choice. Of settings with the same accuracy it has the least log
+        loss. A larger number of components is chosen only if it is better by more than chance: its gains in accuracy
+        and in log likelihood over the best before, each in standard errors, add up to more than 1, and its gain in log
+        likelihood over the first number is more than one standard error. If the chosen number has no share, the best
+        number with a share takes its place. `best_params_` has all of these
+    shares_ : the weights of the best settings by their numbers of components, that of the best setting first; numbers
+        without a share are left out
     scores_ : accuracies [F, G, K, S, W, T] by fold, length scale, number of components, strength, weight scale and
         temperature
-    best_score_ : their mean at the best setting alone
+    best_score_ : mean accuracy of the best single setting
     refit_time_ : seconds of the fits to all rows
     slope_ : of the probabilities
     posterior_ : has a draw for each of shares_ (`PartitionPosterior.averaged_with`)
@@ -130,9 +130,11 @@ class TopicClassifierCV(ClassifierCV):
     model : a topic model with classes; None: `MedLDA()`
     inference : as in `Classifier` of topics
     class_weight, strengths, cv : as in `ClassifierCV`
-    weight_scales : prior standard deviations of the weights of topics, to choose from; None: 1 and 8
-    num_topics : to choose from; more than the first only where they are better by more than chance
-    concentrations : of the topics of a document (`DirichletTopics.document_concentration`), to choose from
+    weight_scales : prior standard deviations of the weights of topics to choose from; None: 1 and 8
+    num_topics : numbers of topics to choose from; a later number only if it is better than the first by more than
+        chance
+    concentrations : concentrations of the topics of a document to choose from
+        (`DirichletTopics.document_concentration`)
 
     Attributes
     ----------
@@ -181,15 +183,14 @@ class RegressorCV(PathSearch, Regressor):
     """`Regressor` with the strength of its loss, the scale of its weights and the number of its components chosen by
     the squared error of rows held out. The folds of a number `cv` are stratified by y.
 
-    As in `ClassifierCV` the best settings with several numbers of components decide together, with the shares of the
-    least squared error of rows held out.
+    As in `ClassifierCV`, the best settings with several numbers of components are averaged, with the shares that
+    minimize the squared error of held-out rows.
 
     Parameters
     ----------
-    model : as in `Regressor`; a loss without a strength keeps it
+    model : as in `Regressor`; if the loss has no strength, `strengths` is not searched
     inference, strengths, num_components, temperatures, length_scales, cv : as in `ClassifierCV`
-    weight_scales : as in `ClassifierCV`; None: .1, .3 and 1, or where there are length scales to choose from eleven
-        from 0.03 to 10
+    weight_scales : as in `ClassifierCV`; None: .1, .3 and 1, or if length scales are searched eleven from 0.03 to 10
 
     Attributes
     ----------

@@ -72,10 +72,10 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
     """Sets of labels, by classifiers that stand beside a mixture of rows and label sets (`BNMC`), or that share a
     binary projection of X, each label a task.
 
-    y is a matrix [N, L] of 0 and 1, NaN or -1 where a label is missing, or a sparse one, which misses none; or a vector
-    [N] of one label each, of any kind (NaN or None: missing; -1 is a class): a task for each of more than two classes,
-    of which the one with the highest score is predicted. A column [N, 1] of other labels than those of a matrix is read
-    as a vector, with the warning of scikit-learn, whose checks ask for that. X may be sparse for `BNMC` with a
+    y is a matrix [N, L] of 0 and 1, with NaN or -1 for a missing label, or a sparse matrix, without missing labels; or
+    a vector [N] with one label for each row, of any kind (NaN or None: missing; -1 is a class). A vector of more than
+    two classes gives a task for each class, and the class with the highest score is predicted. A column [N, 1] of
+    labels other than 0 and 1 is read as a vector, with the warning of scikit-learn. X may be sparse for `BNMC` with a
     likelihood and a feature map that take it, such as `MultinomialDirichlet` and `PrincipalDirections`. Rows have no
     weights.
 
@@ -84,22 +84,22 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
 
     Parameters
     ----------
-    model : a model of many tasks or of label sets; None: `BNMC()`, whose classifiers see 150 principal directions, of
-        at most 400 rows all (`PrincipalDirections(150, scaling=0.5)`, `weight_scale=3.0`), of more columns, or of more
-        columns than rows
-    inference : a backend of `regbayes.inference`, which owns the seed; None: `SVI(tolerance=0.03)`
+    model : a model of many tasks or of label sets. None: `BNMC()`; if X has more than 150 columns, or more columns than
+        rows, its classifiers see 150 principal directions (`PrincipalDirections(150, scaling=0.5)`,
+        `weight_scale=3.0`), or with at most 400 rows all directions
+    inference : a backend of `regbayes.inference`, which has the seed; None: `SVI(tolerance=0.03)`
     cv : number of folds by which the probabilities of a model of label sets are calibrated (`calibrated_by` of the
-        posterior) and the threshold is chosen: as many fits to the other rows, some cv times the time of one. "auto": 5
-        for at most 1,000 rows, half of which tell little of a rare label, else 2. None, or too few rows for folds:
-        probabilities as the posterior states them. Models of many tasks have no such folds
+        posterior) and the threshold is chosen; each fold takes a fit to the other rows. "auto": 5 for at most 1,000
+        rows, since half of so few rows tells little about a rare label, else 2. None, or too few rows for folds: the
+        probabilities of the posterior. Models of many tasks have no such folds
 
     Attributes
     ----------
     posterior_ : ProjectionPosterior or MultiLabelPosterior of the fit, calibrated
     threshold_ : of the probabilities of all labels of a matrix y; one half without folds
     classes_ : sorted labels [L] of a vector y, or the numbers 0..L-1 of the columns of a matrix
-    n_components_ : number of features of the projection, or of occupied components. The default stops before those that
-        say the same are united, so that it is near the truncation; `inference=SVI()` counts them
+    n_components_ : number of features of the projection, or of occupied components. The default stops before duplicate
+        components are merged, so that this number is near the truncation; with `inference=SVI()` it is meaningful
     n_features_in_ : width of X
 
     Examples
@@ -322,7 +322,7 @@ _WIDE_SCALE = 3.0  # of log odds of rows whose mean square length is 1: from 0.0
 
 
 class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):
-    """Regressions that share a binary projection of X, each a task.
+    """Regressions that share a binary projection of X, one for each task.
 
     y is a matrix [N, M] of a target for each task, NaN where a row has none; or a vector [N] with the task of each row
     in `tasks`. Tasks may have units of their own: the model sees (y - target_mean_) / target_scale_, and so does its
@@ -332,14 +332,14 @@ class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):
     ----------
     model : a model of many tasks with a regression loss; None:
         `MultiTaskInfiniteLatentSVM(loss=EpsilonInsensitive(), weight_scale=0.15)`, since tasks have few rows; a higher
-        strength of the loss serves quiet targets (`MultiTaskRegressorCV` chooses it)
-    inference : a backend of `regbayes.inference`, which owns the seed; None: `SVI()`
+        strength of the loss suits targets with little noise (`MultiTaskRegressorCV` chooses it)
+    inference : a backend of `regbayes.inference`, which has the seed; None: `SVI()`
 
     Attributes
     ----------
     posterior_ : ProjectionPosterior of the fit, in units of target_scale_
-    target_mean_, target_scale_ : mean and standard deviation [M] of the targets of each task; of few rows drawn towards
-        those of all tasks, by as much as chance explains
+    target_mean_, target_scale_ : mean and standard deviation [M] of the targets of each task; with few rows shrunk
+        towards those of all tasks, as far as chance explains the difference
     n_components_ : number of features of the projection
     n_features_in_ : width of X
 

@@ -24,21 +24,22 @@ from .search import Search
 
 
 class MultiLabelClassifierCV(Search, MultiLabelClassifier):
-    """`MultiLabelClassifier` with the scale of its weights and more chosen by cross-validated micro-F1 (accuracy where
-    y is a vector), each setting at the calibration and the threshold that suit its own rows held out.
+    """`MultiLabelClassifier` with the scale of its weights and more chosen by cross-validated micro-F1 (accuracy if y
+    is a vector). Each setting has a calibration and a threshold of its own, from its held-out rows.
 
-    The fits of a fold share one mixture where the joint is "product" and the backend is `SVI`: its classifiers alone
-    change from scale to scale, each from those of the one before. y is as in `MultiLabelClassifier`.
+    If the joint is "product" and the backend is `SVI`, the fits of a fold share one mixture: only the classifiers
+    change from scale to scale, starting from those of the scale before. y is as in `MultiLabelClassifier`.
 
     Parameters
     ----------
     model : a model of label sets; None: as in `MultiLabelClassifier`
     inference : as in `MultiLabelClassifier`
-    strengths : of the loss, to choose from; the logistic loss has none
-    weight_scales : prior standard deviations of the classifier weights, to choose from; None: six from 0.05 to 3
-    num_components : truncations of the mixture, or of `SmallVariance` how many its penalty aims at, to choose from; one
-        after the first has to be better by more than chance. None: as the model or the backend has it
-    cv : as in `ClassifierCV`; the folds of a number share the rarest labels evenly
+    strengths : strengths of the loss to choose from; the logistic loss has none
+    weight_scales : prior standard deviations of the classifier weights to choose from; None: six from 0.05 to 3
+    num_components : numbers to choose from: truncations of the mixture, or with `SmallVariance` numbers that its
+        penalty aims at; a later number has to be better than the first by more than chance. None: that of the model or
+        the backend
+    cv : as in `ClassifierCV`; if it is a number, the folds share the rarest labels evenly
 
     Attributes
     ----------

@@ -3,10 +3,10 @@
 Each is a pair (model, inference); `fit` validates the data, fits copies of both, and keeps the posterior. Both are
 searched like other hyperparameters: `model__loss__strength`, `inference`, `inference__scale`, ...
 
-A row of weight r counts r times: the same fit as with r equal rows, and with other numbers what lies between. A row of
-weight 0 is left out, and gets its component at the end. A fit depends on how often each row occurs, not on their order.
+A row of whole weight r counts as r equal rows; other weights interpolate. A row of weight 0 is left out, and gets its
+component at the end. A fit depends on how often each row occurs, not on the order of the rows.
 
-Ctrl-C in `fit` leaves what was reached, with a `FitInterrupted` warning; in the fit of a clone, such as all searches of
+After Ctrl-C `fit` keeps what was reached, with a `FitInterrupted` warning. In the fit of a clone, which all searches of
 scikit-learn make, and in `ClassifierCV` and `RegressorCV` it raises KeyboardInterrupt, so that the search ends as well.
 """
 
@@ -38,25 +38,25 @@ Prepared = tuple[tuple[Any, Backend], Any, NDArray[Any], NDArray[np.float64] | N
 
 
 class Classifier(ClassifierMixin, PosteriorEstimator):
-    """Classification by margin classifiers, of a mixture, of latent features or of topics; labels of any kind.
+    """Classification by the margin classifiers of a mixture, of latent features or of topics; labels of any kind.
 
-    Of a topic model (`MedLDA`) X has counts, dense or sparse, and weights are whole numbers.
+    With a topic model (`MedLDA`) X has counts, dense or sparse, and weights are whole numbers.
 
     Parameters
     ----------
     model : a model with classes; None: `InfiniteSVM(loss=Logistic(), weight_scale=3.0)`, whose probabilities are those
         of logistic regressions. If `inference` is None as well and there are fewer than 60 rows for each column, the
-        scale is 3 sqrt(rows / (60 columns)), so that many columns do not fit noise. A search of the model's arguments
-        needs it passed
-    inference : a backend of `regbayes.inference`, which owns the seed; None: `SVI(tolerance=0.03)` of topics and latent
-        features (with `rule="averaging"` where the loss has no expectation, as `CrammerSinger`), else
-        `SmallVariance(scale=3.0, num_restarts=1)`, which aims at one component, or as many, up to 16, as there are 15
-        rows for each weight of their classifiers; one descent, since searches fit often
-    class_weight : weights by class, those not named being 1, or "balanced": in inverse proportion to the rows of a
-        class. By `SVI(rule="gibbs")` of a mixture they are those of the losses, as scikit-learn's are. Else they
-        multiply `sample_weight`: a row counts so often for its component too. Gibbs, NUTS and Autoguide take whole
-        numbers: they are rounded to those, and are at least 1
-    num_folds : number of folds by which probabilities get a slope where the loss is no likelihood, such as a hinge;
+        scale is 3 sqrt(rows / (60 columns)), so that many columns do not fit noise. To search over arguments of the
+        model, pass it
+    inference : a backend of `regbayes.inference`, which has the seed. None: for topics and latent features
+        `SVI(tolerance=0.03)` (with `rule="averaging"` if the loss has no expectation, such as `CrammerSinger`), else
+        `SmallVariance(scale=3.0, num_restarts=1)` with one component for every 15 rows per weight of a classifier, at
+        least 1 and at most 16; it makes one descent only, since searches fit often
+    class_weight : weights by class, 1 for classes that are not named, or "balanced": in inverse proportion to the rows
+        of a class. With `SVI(rule="gibbs")` of a mixture they weigh the losses, as in scikit-learn. Else they multiply
+        `sample_weight`, so that a row also counts more for its component. For Gibbs, NUTS and Autoguide they are
+        rounded to whole numbers of at least 1
+    num_folds : number of folds that fit a slope of the probabilities if the loss is not a likelihood, such as a hinge;
     each takes a fit of its own. None: no slope; "auto": 2 where `inference` is None, else None
 
     Attributes
@@ -259,17 +259,17 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
 
 
 class Regressor(RegressorMixin, PosteriorEstimator):
-    """Regression by support vectors, of a mixture, of latent features or of topics.
+    """Regression with a margin loss by the weights of a mixture, of latent features or of topics.
 
-    The loss and the prior of the weights have fixed scales: the model sees (y - target_mean_) / target_scale_, and so
-    does its posterior; predictions are in the units of y.
+    The loss and the prior of the weights have fixed scales, so the model and its posterior see
+    (y - target_mean_) / target_scale_; predictions of the estimator are in the units of y.
 
     Parameters
     ----------
     model : a model with a regression loss; None: `InfiniteSVM(loss=StudentT(df=100.0, scale=1.0))`, near a squared loss
-    inference : a backend of `regbayes.inference`, which owns the seed; None:
+    inference : a backend of `regbayes.inference`, which has the seed; None:
         `SmallVariance(num_components=1, num_restarts=1)`, or SVI as in `Classifier`. With one component the default
-        is near ridge regression; `RegressorCV` finds out whether more serve better
+        is near ridge regression; `RegressorCV` finds out whether more components are better
 
     Attributes
     ----------

@@ -21,21 +21,21 @@ class MultiTaskRegressorCV(Search, MultiTaskRegressor):
     """`MultiTaskRegressor` with the strength of its loss and the scale of its weights chosen by the squared error of
     rows held out.
 
-    How much a target tells depends on its noise: quiet targets want a high strength, noisy ones a low one. It matters
-    most where tasks have few rows. The folds of a number `cv` share the rows of each task evenly.
+    The best strength depends on the noise of the targets: high for little noise, low for much. It matters most if tasks
+    have few rows. If `cv` is a number, the folds share the rows of each task evenly.
 
     Parameters
     ----------
-    model, inference : as in `MultiTaskRegressor`; a loss without a strength keeps it
-    strengths : of the loss, to choose from
-    weight_scales : prior standard deviations of the weights, to choose from; None: 0.15 alone
+    model, inference : as in `MultiTaskRegressor`; if the loss has no strength, `strengths` is not searched
+    strengths : strengths of the loss to choose from
+    weight_scales : prior standard deviations of the weights to choose from; None: 0.15 alone
     cv : as in `ClassifierCV`
 
     Attributes
     ----------
     strength_, weight_scale_, best_params_, best_score_ : as in `ClassifierCV`
-    scores_ : 1 - mean squared error [F, S, W] by fold, strength and weight scale, in units of target_scale_; of a row
-        with several targets their mean
+    scores_ : 1 - mean squared error [F, S, W] by fold, strength and weight scale, in units of target_scale_; the error
+        of a row with several targets is their mean
     refit_time_ : seconds of the fit to all rows
     posterior_, target_mean_, target_scale_, n_components_, n_features_in_ : as in `MultiTaskRegressor`
 

@@ -37,7 +37,7 @@ class TopicTransformer(_Transformer):
     Parameters
     ----------
     model : a topic model without targets; None: `LDA()`. A search of its arguments needs it passed
-    inference : a backend of `regbayes.inference`, which owns the seed; None: `SVI()`
+    inference : a backend of `regbayes.inference`, which has the seed; None: `SVI()`
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class FeatureTransformer(_Transformer):
     ----------
     model : a model of latent features without targets; None: `LatentFeatureModel()`. A search of its arguments needs
         it passed
-    inference : a backend of `regbayes.inference`, which owns the seed; None: `SVI(num_restarts=4)`
+    inference : a backend of `regbayes.inference`, which has the seed; None: `SVI(num_restarts=4)`
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""How posteriors are computed: one backend a class, one posterior a structure."""
+"""Inference: backends, each a class that computes posteriors, and a class of posterior for each structure."""
 
 from .backend import Backend
 from .distributed.mapped import map_rows

@@ -1,5 +1,4 @@
-"""What is believed: models and their parts (priors, likelihoods, losses, feature maps, targets). Nothing here
-knows how inference is done."""
+"""Models and their parts (priors, likelihoods, losses, feature maps, targets): joint densities, without inference."""
 
 from . import compiled, domains
 from .base import Model

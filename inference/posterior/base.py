@@ -35,8 +35,8 @@ class Posterior:
     samples : dict of Tensors with a leading axis of S draws (chains one after another; S = 1 for SVI, SmallVariance)
     num_draws : int list, draws of each chain
     trace : Trace
-    metadata : dict of plain data that travels with the posterior; empty unless its user fills it
-    shard : of a fit among ranks, whose rows these are: samples by row, such as assignments, are of them; None: of all
+    metadata : dict of plain data that is saved with the posterior; empty unless you fill it
+    shard : in a fit among ranks, the rows of this rank, to which samples by row, such as assignments, belong; None: all
     """
 
     record: ClassVar[type[Any]] = AnyDraw  # what a draw of the structure holds
@@ -111,8 +111,8 @@ class Posterior:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write tensors and plain data to `path`, atomically: a safetensors file with a digest of its bytes.
 
-        Of a fit among ranks all make this call, in a folder that they see: the first writes `path`, and each beside it
-        a file of its rows.
+        After a fit among ranks all ranks make this call, in a folder that all of them see: the first writes `path`, and
+        each writes a file of its rows beside it.
 
         Raises
         ------
@@ -132,11 +132,11 @@ class Posterior:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: Any = None) -> Any:
-        """Read a saved posterior, of the class that its model's structure has; never runs code from the file. One of
-        a fit among ranks is of the rows of all.
+        """Read a saved posterior, in the class of its model's structure; never runs code from the file. If the fit was
+        among ranks, the posterior has the rows of all.
 
-        The digest notices accidents, such as a copy that was cut short. It is no signature: a file that somebody made
-        to look like ours is refused if its parts do not go together, but it may say anything in what it predicts.
+        The digest detects accidents, such as a truncated copy. It is not a signature: a forged file is refused if its
+        parts do not fit together, but its predictions may be anything.
 
         Parameters
         ----------
@@ -175,7 +175,7 @@ class Posterior:
         through."""
 
     def diagnose(self) -> Diagnosis:
-        """Whether the chains agree, by quantities that do not depend on labels, and what to do if they do not."""
+        """Whether the chains agree, by quantities that do not depend on component labels, and what to do if not."""
         return diagnose(self)
 
     def of_chains(self, chains: Iterable[int]) -> Self:

@@ -1,4 +1,4 @@
-"""What posteriors over assignments answer of the training points, whatever the labels of their components."""
+"""Summaries of assignments of the training points that do not depend on the labels of the components."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .scores import chunks
 class Clustering:
     """A mixin for posteriors with `assignments` [S, N] among their samples.
 
-    They are of the smallest integer type that holds them: call `.long()` on a draw before it indexes a tensor.
+    These have the smallest integer type that holds them: call `.long()` on a draw before you index a tensor by it.
     """
 
     samples: Draw
@@ -52,17 +52,17 @@ class Clustering:
         return self.samples[LABELS][self._best_draw(loss)].long()
 
     def consensus(self, loss: str = "vi", *, num_draws: int = 200, num_runs: int = 8, seed: int = 0) -> Tensor:
-        """Point partition [N] int64 of the training points of least posterior expected loss, which need be no draw.
+        """Point partition [N] int64 of the training points of least posterior expected loss, which need not be a draw.
 
-        It is found by greedy search, and its expected loss is never above that of any draw. It stands for the draws,
-        and is no nearer to a truth than they are: on labelled sets it is level with their mean, not above the best
-        of them. Its blocks 0, 1, ... are in decreasing order of size; they are no components of a draw, so that new
-        rows have none of them (see `partition`).
+        It is found by greedy search, and its expected loss is never above that of any draw. It represents the draws
+        and is not more accurate than they are: on labelled sets it is level with their mean, not with the best draw.
+        Its blocks 0, 1, ... are in decreasing order of size. They are not components of a draw, so new rows cannot be
+        assigned to them (see `partition`).
 
         Parameters
         ----------
         loss : "vi" (variation of information) or "binder" (pairs put together or apart wrongly)
-        num_draws : at most so many draws count, evenly spaced; fewer where they have many hundreds of blocks
+        num_draws : the most draws that are used, evenly spaced; fewer if they have many hundreds of blocks
         num_runs : further runs, each of which places the rows one after another in an order of its own
         seed : of these orders
         """

@@ -1,13 +1,13 @@
 """Do the chains of a fit agree, and if not, what to do: from quantities that do not depend on labels.
 
-R-hat and effective sizes are those of the structure's summaries. They can all be in order while the partitions differ,
-so that chains are also compared by draws as a whole. With D the squared distance of two draws, over pairs of points the
-share that one joins and the other parts (of features: of how many the points share),
+R-hat and effective sizes are computed for the summaries of the structure. They can all pass while the partitions
+differ, so chains are also compared by whole draws. D is the squared distance of two draws: the share of pairs of points
+that are together in one draw and apart in the other (for features, it compares how many the two points share).
 
     energy = sum over pairs of chains i, j of (2 D_ij - D_ii - D_jj),     ratio = D of different chains / D within them,
 
-means over draws that are thinned until they are about independent. The law of the energy if the chains are alike comes
-from permuting these draws among them.
+Both use means over draws that are thinned until they are about independent. The null law of the energy comes from
+permuting these draws among the chains.
 
 References
 ----------

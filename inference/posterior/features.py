@@ -32,10 +32,10 @@ class FeaturePosterior(BinaryFeatures, ScorePrediction, Posterior):
     `samples` holds S draws: the names of a `FeatureDraw`, [S, ...] each, and the hyperparameters of prior and
     likelihood, such as `concentration` and `noise_precision` [S]. Features beyond a draw's own have log odds -inf.
 
-    The features of a new row come from its entries alone, under each draw: independent ones of the largest bound that
-    coordinate ascent finds (of small variance: bits of the least objective) from four starts, which are the prior, none
-    of the features, all, and those of the training row that suits it best of some different ones. Its scores are
-    averaged over the draws. To predict rows transductively fit with their targets missing.
+    The features of a new row come from its entries alone. Under each draw, coordinate ascent finds independent features
+    with the largest bound (after small variance: bits with the least objective) from four starts: the prior, no
+    features, all features, and the features of the best of some different training rows. The scores are averaged over
+    the draws. For transductive prediction, include the rows in the fit, without targets.
     """
 
     instead = "transform(X)"
@@ -44,8 +44,8 @@ class FeaturePosterior(BinaryFeatures, ScorePrediction, Posterior):
     def transform(self, X: Any) -> Any:
         """Probabilities [N, K] of the features of rows [N, D] under the representative draw; NaN is missing.
 
-        Of small variance bits. They are the best of a few local optima, from the entries alone: also of rows of the
-        fit, whose own `features` labels may have shaped, or a sampler drawn.
+        After small variance they are bits. They are the best of a few local optima, from the entries alone, also for
+        rows of the fit; the `features` of these rows, in contrast, may depend on labels or be draws of a sampler.
         """
         rows = self.checked(X)
         draw = self.draw(self.representative)
@@ -100,11 +100,11 @@ class FeaturePosterior(BinaryFeatures, ScorePrediction, Posterior):
     def refit(
         self, X: Any, y: Any, *, loss: Loss | None = None, weight_scale: float | None = None, tolerance: float = 1e-3
     ) -> Self:
-        """The posterior with other classifiers: SVMs on the features that rows have without their labels.
+        """The posterior with other classifiers: SVMs on features that are inferred without labels.
 
-        In a fit labels shape the features of their rows, and a new row has none; where that is much, classifiers that
-        are trained on features inferred as those of a new row predict better. Loadings stay as they are. Under each
-        draw eta is the minimum of |eta|^2 / (2 nu^2) - sum_n log phi(y_n | eta^T [E z_n; b_n]), by duals.
+        In a fit labels shape the features of their rows, and a new row has no label. If they shape them much,
+        classifiers that are trained on features inferred as for a new row predict better. Loadings stay as they are.
+        Under each draw eta is the minimum of |eta|^2 / (2 nu^2) - sum_n log phi(y_n | eta^T [E z_n; b_n]), by duals.
 
         Parameters
         ----------

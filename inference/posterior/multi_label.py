@@ -1,16 +1,15 @@
 """The posterior of a multi-label model: components of rows and label sets, classifiers, and label sets of new rows.
 
 Two views of a new row say which labels it has: its component, by psi(x) = sum_g sum_k W_k psi_k / sum_g sum_k W_k over
-the draws g, and the classifiers, by s(x) = E sigma(f) (docs/derivations/label-sets, "Prediction"). Under joint P both
-were taught by
-the same labels. If the views are independent given a label, Bayes' rule joins their odds and divides by those of the
-label's frequency, which both count:
+the draws g, and the classifiers, by s(x) = E sigma(f) (docs/derivations/label-sets, "Prediction"). Under the joint
+"product" both learned from the same labels. If the views are independent given a label, Bayes' rule multiplies their
+odds and divides once by the odds of the label's frequency, which both include:
 
     logit p_c = logit psi_c(x) + logit s_c(x) - logit rate_c
 
-`calibrated` learns how far to trust each view from rows that the fit has not seen. The coupled joints state one law of
-the labels, whose probabilities are averaged over components and draws: psi_c sigma(f_c), or of counts
-1 - exp(-r q_c) with the mean total r and the share q_c prop. to psi_c sigma(f_c).
+`calibrated` learns the weight of each view from rows that the fit has not seen. The coupled joints have one law of the
+labels, whose probabilities are averaged over components and draws: psi_c sigma(f_c), or for counts 1 - exp(-r q_c) with
+the mean total r and the share q_c prop. to psi_c sigma(f_c).
 """
 
 from __future__ import annotations
@@ -92,11 +91,11 @@ class MultiLabelPosterior(Clustering, Posterior):
     def predict_proba(self, X: Any, *, known: Any = None) -> Any:
         """Probability [N, C] that a row has each label; `known` labels [N, C] (NaN: not known) tell its component.
 
-        The joints "and" and "multinomial" state it: means over draws, components and, of SVI, about those over
-        q(classifiers). "product" does not: its two views of a row are each such a mean (of a hinge, which is no
-        likelihood, its factor at the mean score), but both learned from the same labels. Put together as if they were
-        independent, they count a label twice and are too sure; `calibrated` and `MultiLabelClassifier`, by its folds,
-        mend that. What was calibrated is the logistic curve of the views that suits the rows it was fitted to.
+        Under the joints "and" and "multinomial" it is the posterior mean over draws, components and, with SVI,
+        approximately over q(classifiers). Under "product" each of the two views is such a mean (with a hinge, which is
+        not a likelihood, its factor at the mean score), but both learned from the same labels. Combined as if they were
+        independent, they count a label twice and are overconfident; `calibrated`, and the folds of
+        `MultiLabelClassifier`, correct this. A calibrated probability is a logistic function of the two views.
         """
         return like(self._probabilities(X, known), X)
 
@@ -115,9 +114,9 @@ class MultiLabelPosterior(Clustering, Posterior):
 
             logit p_c = a logit psi_c(x) + b logit s_c(x) + d_c
 
-        by logistic regression, a and b shared by all labels; of a coupled joint, which states one probability p of a
-        label, b logit p + d_c. The rows should not be those of the fit. Point estimates need it most: those of
-        SmallVariance are too sure of themselves, and with the joint "and" too low.
+        by logistic regression, with a and b shared by all labels; for a coupled joint, which has one probability p of a
+        label, b logit p + d_c. Do not use the rows of the fit. Point estimates need calibration most: probabilities of
+        SmallVariance are overconfident, and with the joint "and" too low.
         """
         return self.calibrated_by([self.held_out(X, Y)])
 
@@ -129,8 +128,8 @@ class MultiLabelPosterior(Clustering, Posterior):
         return HeldOut(*self._stated(rows), signs)
 
     def calibrated_by(self, folds: Iterable[HeldOut]) -> Self:
-        """As `calibrated`, by what other fits of the same model say of rows that they had not seen (`held_out`): of
-        folds, so that this one may see all of the rows.
+        """As `calibrated`, from what other fits of the same model predict for rows that they had not seen (`held_out`),
+        such as fits to folds; this fit may then use all rows.
 
         Raises
         ------
@@ -146,12 +145,12 @@ class MultiLabelPosterior(Clustering, Posterior):
         return shared_threshold(self._calibrated(mixture, classifiers).sigmoid(), signs)
 
     def weighing(self, mixture: NonNegative) -> Self:
-        """The same posterior in which the mixture has this much of a say beside the classifiers:
+        """The same posterior, with this weight of the mixture relative to the classifiers:
 
             logit p_c = mixture (logit psi_c(x) - logit base_c) + logit s_c(x)
 
-        1, as in any fit, is Bayes' rule for views that are independent given a label. Two views of the same x hardly
-        are: held-out rows often prefer 0.1 to 0.5. 0 leaves the classifiers alone.
+        1, the value of a fit, is Bayes' rule for views that are independent given a label. Two views of the same x are
+        hardly independent: on held-out rows 0.1 to 0.5 is often better. With 0 only the classifiers count.
 
         Raises
         ------

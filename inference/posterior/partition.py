@@ -1,7 +1,7 @@
 """The posterior of a model of partitions: assignment and prediction of new points.
 
-A draw leaves log weights of its components and of one not yet seen, and what a component's inputs and classifiers look
-like. The weight of component k for a row is W_k = w_k p(x | component k); a component not yet seen has score 0.
+A draw has log weights of its components and of a new one, and the parameters of each component and its classifiers.
+The weight of component k for a row is W_k = w_k p(x | component k); a new component has score 0.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
 
         Parameters
         ----------
-        discriminative : whether hyperplanes count as well as the likelihood; None: they do where components repel
+        discriminative : whether hyperplanes count as well as the likelihood; None: only if components repel
         """
         rows, with_margin = self.checked(X), counts_hyperplanes(self.model, discriminative)
         draw = self.draw(self.representative)
         return like(torch.cat([self._joining(part, draw, with_margin).argmax(1) for part in chunks(rows)]), X)
 
     def assign_proba(self, X: Any, *, discriminative: bool | None = None) -> Any:
-        """Probability [N, K + 1] that each row belongs to component k of the representative draw; last: to no such one.
+        """Probability [N, K + 1] that each row belongs to component k of the representative draw; last: to a new one.
 
         sum_g W_k^g / sum_g sum_j W_j^g with W_k^g = w_k p(x | component k) over the draws g, whose components take the
         labels of `aligned`. Where hyperplanes count, the row takes part in the margin factors:
@@ -144,15 +144,15 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
     def mmd(
         self, X: Any, *, rkhs: Any = None, num_draws: int | None = None, num_permutations: int = 999, seed: int = 0
     ) -> MMD:
-        """Distance between the predictive distribution and rows X [N, D] in the space of a kernel, and a test of none.
+        """Distance of the predictive distribution from rows X [N, D] in the space of a kernel, and a test that it is 0.
 
-        The rows should not be those of the fit, to which it is nearer than to others. Margin factors do not count. The
-        distance is that of at most 1,000 components, drawn where the posterior has more or leaves parameters open.
+        Do not use the rows of the fit: the distribution is nearer to these than to others. Margin factors do not count.
+        The distance uses at most 1,000 components, drawn at random if the posterior has more or leaves parameters open.
 
         Parameters
         ----------
-        rkhs : a kernel such as `RBFKernel`; None: as in `HilbertEmbedding`. What it leaves open, such as the
-            bandwidth, comes from X, and for the test from all rows that are permuted
+        rkhs : a kernel such as `RBFKernel`; None: as in `HilbertEmbedding`. Defaults of the kernel, such as the
+            bandwidth, come from X, and for the test from all rows that are permuted
         num_draws : rows drawn from the predictive distribution, which the test permutes with those of X (with 2,000 of
             them at random, if X has more); None: as many as it takes of X
         num_permutations : of the test
@@ -162,7 +162,7 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         return goodness_of_fit(self.model, self.samples, self.checked(X), rkhs=rkhs, **options)
 
     def tempered(self, temperature: float) -> Self:
-        """The same posterior, in whose predictions all centres count for a row, not only the nearest one:
+        """The same posterior, with predictions that average over all centres, not only the nearest one:
 
             W_k = w_k exp(-D(x, mu_k) / temperature)
 
@@ -210,9 +210,9 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
 
             f(x) = sum_s share_s f_s(x)
 
-        Shares do not depend on the row, as those of draws of one fit do. Components of rows are those of this fit,
-        whose draw is the representative one; `similarity()` and `consensus()` take all fits alike. A slope is that of
-        the mean, and comes after it (`with_slope`).
+        The shares are the same for all rows, unlike the weights of draws of one fit. Components of rows are those of
+        this fit, whose draw is the representative one; `similarity()` and `consensus()` take all fits alike. Set a
+        slope of the mean afterwards (`with_slope`).
 
         Parameters
         ----------

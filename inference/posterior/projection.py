@@ -26,8 +26,8 @@ class ProjectionPosterior(BinaryFeatures, ScorePrediction, Posterior):
     """A fitted model of M tasks that share a binary projection.
 
     `samples` holds S draws: the names of a `ProjectionDraw`, [S, ...] each, and the hyperparameters of prior and
-    likelihood, such as `concentration` [S]. A score is linear in the row, f = eta^T [Z^T x; b]: nothing is inferred of
-    a new one. It is averaged over the draws, as are sigma(f) in place of it where the loss is a likelihood of labels.
+    likelihood, such as `concentration` [S]. A score is linear in the row, f = eta^T [Z^T x; b], so that a new row needs
+    no inference. Scores are averaged over the draws, or sigma(f) if the loss is a likelihood of labels.
     """
 
     instead = "transform(X)"
@@ -49,9 +49,9 @@ class ProjectionPosterior(BinaryFeatures, ScorePrediction, Posterior):
     def predict_proba(self, X: Any) -> Any:
         """Probabilities [N, M] of the larger label in each task; of ordered classes [N, M, L], of each class.
 
-        With a logistic loss these are posterior predictive, the mean of sigma(f) over the draws; SVI has one, in which
-        projection and classifiers have their means. A hinge is no likelihood: there they are the loss's
-        pseudo-likelihood at the posterior mean score, normalized over the two labels, and no frequencies.
+        With a logistic loss these are posterior predictive, the mean of sigma(f) over the draws; SVI has one draw, with
+        the means of projection and classifiers. A hinge is not a likelihood: the values are then its pseudo-likelihood
+        at the posterior mean score, normalized over the two labels, and not calibrated.
         """
         found: Any = super().predict_proba(X)
         return found[..., 1] if found.shape[-1] == 2 else found

@@ -1,13 +1,12 @@
 """Prediction from scores: what posteriors of models with labels or targets share, whatever their structure.
 
-A draw gives a row one of K scores, each with a weight that says how well the row goes with it. Then
+A draw gives a row K scores, each with a weight that says how well its component explains the row. Then
 
     f(x) = sum_g sum_k W_k^g(x) f_k^g(x)  /  sum_g sum_k W_k^g(x)
 
-is a ratio of averages over the draws g (docs/derivations/mixtures, "Prediction"). Where the loss is a likelihood of
-labels, their
-probabilities are averaged in the same way, in place of scores: of more than two classes softmax(f). What scores and
-probabilities say of y the model's target knows (`models.targets`).
+is a ratio of averages over the draws g (docs/derivations/mixtures, "Prediction"). If the loss is a likelihood of
+labels, their probabilities are averaged in the same way, in place of scores: softmax(f) for more than two classes. The
+target of the model turns scores and probabilities into y (`models.targets`).
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ class ScorePrediction:
         """Posterior mean scores: [N] for two classes (positive: the larger label) or a real target, else [N, L]; of
         tasks [N, M], like real targets or two classes.
 
-        With a logistic loss logarithms of `predict_proba`, of two classes log odds. Where there are fewer scores than
-        classes, as of ordered ones, log phi(y | f) [N, L] at the mean scores.
+        With a logistic loss: logarithms of `predict_proba`, or log odds for two classes. If there are fewer scores than
+        classes, as with ordered classes: log phi(y | f) [N, L] at the mean scores.
         """
         return like(self._decision(self.checked(X)), X)
 
@@ -67,15 +66,15 @@ class ScorePrediction:
         """Class probabilities [N, L], classes sorted.
 
         With a logistic loss they are posterior predictive: means over draws and components of sigma(f), or for more
-        than two classes of softmax(f), the likelihood's given that a row has one of them. Of variational classifiers
-        they are means over q(eta) too, where the posterior keeps its spread (`precision_tril`); elsewhere eta has its
-        mean, and so have the features, or topics, of a row. `SmallVariance` has one draw, a point.
+        than two classes of softmax(f), the likelihood given that a row has one of them. With variational classifiers
+        they are means over q(eta) too, if the posterior keeps its spread (`precision_tril`); else eta has its mean, and
+        so have the features, or topics, of a row. `SmallVariance` has one draw, a point.
 
-        A hinge is no likelihood: there they are the loss's pseudo-likelihood at the posterior mean score, normalized
-        over the classes. They rank classes, and nothing makes them frequencies (`Classifier` fits a slope by folds).
+        A hinge is not a likelihood: the values are then its pseudo-likelihood at the posterior mean score, normalized
+        over the classes. They rank classes but are not calibrated (`Classifier` fits a slope by folds).
 
-        Of a posterior `with_slope`, as `regbayes fit` saves it after a search, they are softmax(slope scores); so are
-        those of one `averaged_with` others, of slope 1 where it has none.
+        In a posterior `with_slope`, such as `regbayes fit` saves after a search, they are softmax(slope scores), and in
+        one `averaged_with` others too, with slope 1 if it has none.
         """
         rows, coding = self.checked(X), self.model.coding
         if coding is None or not coding.has_classes:

@@ -1,8 +1,8 @@
 """The posterior of a model of state sequences: decoding, smoothing, filtering, prediction and simulation.
 
-A draw g leaves rows of expected transition probabilities, the last column for all states not yet seen, and what a
-state's rows look like. That lumped state emits from the prior predictive, and is left by the base weights beta. New
-sequences take part in prediction only: they do not change a draw (docs/derivations/sequences, "Small-variance limit").
+A draw g has rows of expected transition probabilities, with a last column for all new states together, and the
+parameters of each state. The new states emit from the prior predictive and are left by the base weights beta. New
+sequences do not change a draw (docs/derivations/sequences, "Decoding").
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ class SequencePosterior(Clustering, Posterior):
     `samples` holds S draws: the names of a `SequenceDraw`, [S, ...] each, and the prior's hyperparameters, such as
     `top_concentration` [S].
 
-    Methods take sequences as `fit` does: rows X [N, D] one sequence after another with their `lengths`, NaN rows
-    missing. Those that tell of states read the representative draw (see `partition`), whose truncated model may also
-    have states without training steps; `discriminative` says whether its hyperplanes count as well as its likelihood
-    (None: they do where states repel).
+    Methods take sequences as `fit` does: rows X [N, D] one sequence after another with their `lengths`; NaN rows are
+    missing. Methods for states use the representative draw (see `partition`), which in a truncated model may also have
+    states without training steps; `discriminative` says whether its hyperplanes count as well as its likelihood (None:
+    only if states repel).
     """
 
     record = SequenceDraw
 
     def assign(self, X: Any, lengths: Any = None, *, discriminative: bool | None = None) -> Any:
-        """The most probable path [N] of states 0..K-1 (Viterbi); of small variance that of least objective."""
+        """The most probable path [N] of states 0..K-1 (Viterbi); after small variance, that of least objective."""
         chain, sizes = self._chain(X, lengths, self.representative, discriminative=discriminative)
         if "log_edges" in self.samples:
             edges = self.samples["log_edges"][self.representative][:, :-1]

@@ -1,6 +1,6 @@
 """Max-margin Bayesian nonparametric models with interchangeable inference, on torch and Pyro.
 
-A model says what is believed, a backend how it is computed; any backend runs on any model that it serves:
+A model states a joint density, a backend computes its posterior; most backends serve most models:
 
     from regbayes.models import InfiniteSVM, DiagonalGaussian, Hinge
     from regbayes.inference import Gibbs, SVI, SmallVariance
@@ -11,15 +11,15 @@ A model says what is believed, a backend how it is computed; any backend runs on
 
 The subpackages, each imported when it is first used:
 
-    models        what is believed: DPM, InfiniteSVM, DDPM, IHMM, DIH, and the four parts that they are built from
-    inference     how it is computed: Gibbs, SVI, SmallVariance, NUTS, Autoguide, and the posteriors that they return
-    estimators    Classifier, Regressor, Clusterer, SequenceClusterer, in the manner of scikit-learn
+    models        DPM, InfiniteSVM, DDPM, IHMM, DIH, InfiniteLatentSVM, BNMC, MedLDA and others, and the parts of a model
+    inference     Gibbs, SVI, SmallVariance, HilbertEmbedding, NUTS, Autoguide, and the posteriors that they return
+    estimators    Classifier, Regressor, Clusterer, their searches and others, for scikit-learn
     datasets      synthetic experiments and the public data sets of the papers
     plots         pictures of posteriors
     testing       checks of a prior, likelihood, loss, kernel or model of your own
     cli           the command `regbayes`
 
-`help(regbayes.models)` and so on list what is in each.
+`help(regbayes.models)` and so on list the contents of each.
 """
 
 from __future__ import annotations
