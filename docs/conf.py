@@ -43,9 +43,9 @@ add_module_names = False
 suppress_warnings = ["mystnb.unknown_mime_type", "misc.highlighting_failure"]
 
 ROOMS = {
-    "models": "What is believed: models and the parts that they are built from.",
-    "inference": "How it is computed: backends, and the posteriors that they return.",
-    "estimators": "Models with a backend, in the manner of scikit-learn.",
+    "models": "Models, and the parts that they are built from.",
+    "inference": "Backends, and the posteriors that they return.",
+    "estimators": "Estimators for scikit-learn, each with a model and a backend.",
     "datasets": "Experiments of the papers, and public sets by name.",
     "plots": "Pictures of posteriors.",
     "testing": "Checks of a part, kernel or model of your own.",

@@ -11,7 +11,7 @@ A model states a joint density, a backend computes its posterior; most backends 
 
 The subpackages, each imported when it is first used:
 
-    models        DPM, InfiniteSVM, DDPM, IHMM, DIH, InfiniteLatentSVM, BNMC, MedLDA and others, and the parts of a model
+    models        DPM, InfiniteSVM, DDPM, IHMM, DIH, InfiniteLatentSVM, BNMC, MedLDA and others, and their parts
     inference     Gibbs, SVI, SmallVariance, HilbertEmbedding, NUTS, Autoguide, and the posteriors that they return
     estimators    Classifier, Regressor, Clusterer, their searches and others, for scikit-learn
     datasets      synthetic experiments and the public data sets of the papers
