@@ -94,6 +94,9 @@ class TopicTransformer(_Transformer):
 class FeatureTransformer(_Transformer):
     """Binary latent features of rows: how many there are is found, not given. NaN in X is a missing entry.
 
+    They are the features that explain X, which need not tell classes: `Classifier(InfiniteLatentSVM())` finds those
+    that do.
+
     Parameters
     ----------
     model : a model of latent features without targets; None: `LatentFeatureModel()`. A search of its arguments needs

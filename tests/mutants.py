@@ -32,10 +32,9 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     },
     ("inference/compiled/clock.py", "inference/compiled/test_compiled.py -k timed_apart"): {
         "        if not self.depth:\n            self.begun": "        if True:\n            self.begun",
-        " - COMPILATION.seconds": "",
     },
     ("inference/running/engine.py", "inference/running/test_side_by_side.py -k compilation_makes"): {
-        "spent() - self.started": "__import__('time').thread_time()",
+        " - COMPILATION.seconds": "",
     },
     ("inference/running/sweeps.py", "inference/gibbs/test_gibbs.py -k different_places"): {
         "self.kernel.init_further if index else None": "None",

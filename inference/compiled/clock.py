@@ -26,8 +26,3 @@ class Clock:
 
 
 COMPILATION = Clock()
-
-
-def spent() -> float:
-    """CPU seconds of this thread, without those of compilation."""
-    return time.thread_time() - COMPILATION.seconds

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import time
 import warnings
 from contextlib import closing
 from typing import Any, cast
@@ -20,7 +21,7 @@ from tqdm import tqdm
 from ...models.config import to_plain
 from ...models.domains import shown
 from ...models.sums import ranks
-from ..compiled.clock import spent
+from ..compiled.clock import COMPILATION
 from ..distributed.collectives import agreed, agreed_later, on_all
 from ..posterior.draws import AnyDraw, axes_of, names_of, tables_of
 from ..posterior.shapes import require_samples
@@ -91,7 +92,7 @@ class _Fit:
         # ranks have processes of their own, and take the chains in one order
         alone = ranks() is None
         self.may_share = alone and self.schedule.num_chains > 1 and self.schedule.num_jobs != 1
-        self.started, self.num_swept = spent(), 0
+        self.started, self.num_swept = _spent(), 0
         self.asked = self._flags
 
     def open_files(self) -> None:
@@ -235,7 +236,7 @@ class _Fit:
 
     def _num_useful(self, unfinished: list[int]) -> int:
         """The number of processes to use: as many as were asked for, or more than one once that saves much time."""
-        asked, seconds = self.schedule.num_jobs is not None, spent() - self.started
+        asked, seconds = self.schedule.num_jobs is not None, _spent() - self.started
         if not self.may_share or not (asked or (seconds >= _PATIENCE and self.num_swept)):
             return 1
         number = min(most_jobs(self.sweeps), len(unfinished))
@@ -333,6 +334,11 @@ def _record_of(model: Model) -> type[Any] | None:
 
 def _no_state(error: Exception) -> ValueError:
     return foreign(f"no state of this fit: {shown(str(error))}")
+
+
+def _spent() -> float:
+    """CPU seconds of this thread, without those of compilation."""
+    return time.thread_time() - COMPILATION.seconds
 
 
 # CPU seconds: by the clock, a busy machine would make short fits start processes, and wait for them
