@@ -15,11 +15,13 @@ class Clock:
     begun: float = 0.0
 
     def start(self) -> None:
+        """A compilation begins, perhaps within another one."""
         if not self.depth:
             self.begun = time.thread_time()
         self.depth += 1
 
     def stop(self) -> None:
+        """The innermost compilation ends."""
         self.depth -= 1
         if not self.depth:
             self.seconds += time.thread_time() - self.begun

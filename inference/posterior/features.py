@@ -136,9 +136,8 @@ class FeaturePosterior(BinaryFeatures, ScorePrediction, Posterior):
 
     def rehearse(self) -> None:
         width = self.model.num_features
-        rows = self.samples["loadings"].new_zeros(
-            width + 1, width
-        )  # of no rows nothing is inferred; no row is a column
+        # without rows nothing is inferred, and as many rows as columns would hide a map that takes one for the other
+        rows = self.samples["loadings"].new_zeros(width + 1, width)
         self._features(rows, self.draw(0))
         self._require_classes(rows)
 
