@@ -35,7 +35,7 @@ from ..models.warning import warn
 from .base import NothingLearntWarning, PosteriorEstimator, goes_on
 from .label_folds import can_be_fitted, deal_rows, number_of_folds, taught
 from .label_sets import is_matrix, missing_labels, with_holes
-from .reading import array_like, named, read_targets
+from .reading import array_like, named, read_targets, require_classes
 from .rows import moments_of_tasks, sort_rows
 
 
@@ -167,15 +167,17 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
     def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
         """Go on with a batch of rows X [n, D] and y [n, L] of 0 and 1, or labels y [n]; the first batch is a fit.
 
-        With `BNMC` and `SVI` alone. `classes` are all the labels of a vector y, if those of the first batch are not.
-        There are no folds: probabilities keep the calibration of an earlier `fit`, if there was one.
+        With `BNMC` and `SVI` alone. `classes` are all the labels of a vector y, if those of the first batch are not; a
+        later batch may only repeat them. There are no folds: probabilities keep the calibration of an earlier `fit`.
         """
         first = not hasattr(self, "posterior_")
-        rows = self.fit_data(X, reset=first)
+        rows = self.fit_data(X) if first else self.more_data(X)
         if first:
             targets = self.read_labels(rows, y, classes)
+            require_classes(classes, self.classes_)
             self.posterior_, self.threshold_ = self.fitted(self.parts_for(rows), rows, targets), 0.5
         else:
+            require_classes(classes, self.classes_)
             targets = self.read_labels(rows, y, None if self.has_matrix else self.classes_, first=False)
             self.go_on(rows, targets.astype(rows.dtype))
         return self

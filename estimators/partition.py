@@ -29,7 +29,7 @@ from .base import PosteriorEstimator, goes_on
 from .class_weights import class_weights, whole
 from .label_folds import can_be_fitted, number_of_folds
 from .paths import Rows
-from .reading import array_like, named, read_both
+from .reading import array_like, named, read_both, require_classes
 from .rows import SortedRows, deal, moments, sort_rows
 from .slopes import likeliest_slope, log_probabilities
 from .streams import EncodedRows, classes_of, mean_squared_error, moments_of, source_of
@@ -150,12 +150,13 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         """Go on with a batch of rows X [n, D] and labels y [n] by a stochastic step; the first batch is a fit.
 
         With `SVI(rule="gibbs")`, of a mixture or of topics. What is set from the data, such as the scales of columns,
-        is set from the first batch. `classes` are all labels, if those of the first batch are not. `class_weight` is
-        for fits alone.
+        is set from the first batch. `classes` are all labels, if those of the first batch are not; a later batch may
+        only repeat them. `class_weight` is for fits alone.
         """
         if not hasattr(self, "posterior_"):
             self.fit_posterior(*self.prepared(X, y, None, classes))
             return self
+        require_classes(classes, self.classes_)
         rows, labels = read_both(self, lambda: self.more_data(X), y, reset=False)
         self.go_on(rows, self._places(labels))
         return self

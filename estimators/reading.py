@@ -13,6 +13,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import check_consistent_length, validate_data
 from torch import Tensor
 
+from ..models.domains import shown
 from ..models.numbers import as_tensor, has_text, require_unmasked
 from .streams import is_source
 
@@ -82,6 +83,18 @@ def array_like(name: str, values: Any) -> Any:
     if getattr(getattr(values, "dtype", None), "kind", "") == "c":
         raise ValueError(f"{name} has complex values. Complex data not supported: pass real numbers.")
     return values
+
+
+def require_classes(classes: Any, known: NDArray[Any]) -> None:
+    """Raise ValueError if a later batch names other classes than those of the fit [L]; None names none."""
+    if classes is None:
+        return
+    given = array_like("classes", classes)
+    if not np.array_equal(named("classes", lambda: np.unique(given)), known):
+        raise ValueError(
+            f"classes is {shown(classes)}; the fit has the classes {shown(known.tolist())}. Pass these, or "
+            "fit again with all classes."
+        )
 
 
 def missing_in(values: NDArray[Any]) -> NDArray[np.bool_]:

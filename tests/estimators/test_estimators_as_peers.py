@@ -253,6 +253,9 @@ def test_batches_go_on_where_the_last_one_ended(blobs, documents):
     assert float(classifier.posterior_.samples["num_seen"]) == 95
     with pytest.raises(ValueError, match="y has the label 'up', which is not among the classes"):
         classifier.partial_fit(blobs[:1], ["up"])
+    with pytest.raises(ValueError, match=r"classes is \['left', 'up'\]; the fit has the classes \['left', 'right'\]"):
+        classifier.partial_fit(blobs[:1], ["left"], classes=["left", "up"])
+    classifier.partial_fit(blobs[:1], ["left"], classes=["right", "left"])
     regressor = Regressor(InfiniteSVM(loss=StudentT(), **few), steps).partial_fit(blobs[:45], blobs[:45, 0])
     assert regressor.partial_fit(blobs[45:], blobs[45:, 0]).score(blobs, blobs[:, 0]) > 0.8
     clusters = Clusterer(DPM(**few), steps).partial_fit(blobs[:45]).partial_fit(blobs[45:46])

@@ -127,6 +127,12 @@ def test_batches_have_the_form_of_the_first() -> None:
         with pytest.warns(DataConversionWarning, match="column-vector y"):
             vector.partial_fit(X, Y[:, :1], classes=classes)
         assert vector.predict(X).shape == (60,)
+    with pytest.raises(ValueError, match=r"classes is \[0, 1, 2\]; the fit has the classes \[0, 1\]"):
+        vector.partial_fit(X, Y[:, 0], classes=[0, 1, 2])
+    for matrix in (clone(one), one):
+        with pytest.raises(ValueError, match=r"classes is \['a', 'b', 'c'\]; the fit has the classes \["):
+            matrix.partial_fit(X, Y, classes=["a", "b", "c"])
+    vector.partial_fit(X[:1], Y[:1, 0])  # a batch of one row
 
 
 def test_many_tasks_may_miss_labels_and_take_sparse_ones() -> None:
