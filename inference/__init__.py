@@ -23,7 +23,7 @@ from .posterior import (
     TopicPosterior,
     Trace,
 )
-from .pyro_engines import NUTS, Autoguide, PyroGibbs
+from .pyro_engines import NUTS, Autoguide, NoMaximum, PyroGibbs
 from .running.checkpoints import CheckpointWarning
 from .running.emptied import ClustersEmptied
 from .running.engine import Chain, FitInterrupted, Kernel, Schedule, Sweeps, run
@@ -54,6 +54,7 @@ __all__ = [
     "Kernel",
     "MeanKernel",
     "MultiLabelPosterior",
+    "NoMaximum",
     "PartitionPosterior",
     "Posterior",
     "ProcessLost",

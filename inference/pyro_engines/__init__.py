@@ -7,9 +7,10 @@ from ...models.sequence import Sequences
 from . import features, multi_label, partition, sequence
 from .backend import NUTS, Autoguide, Sites, serve
 from .inside_mcmc import PyroGibbs
+from .maxima import NoMaximum
 from .parts import GibbsSites
 
-__all__ = ["NUTS", "Autoguide", "GibbsSites", "PyroGibbs", "Sites", "serve"]
+__all__ = ["NUTS", "Autoguide", "GibbsSites", "NoMaximum", "PyroGibbs", "Sites", "serve"]
 
 serve(Data, partition)
 serve(FeatureData, features)

@@ -22,6 +22,7 @@ from ...models.domains import Count, Natural, OneOf, Positive, Seed
 from ..backend import Backend
 from ..protocol import D, D_contra, KernelData, M_contra, Model, S
 from ..running.engine import Chain, Draw, Kernel, Schedule, Sweeps
+from .maxima import warn_without_maximum
 from .partition import Latents
 
 GUIDES = ("AutoNormal", "AutoDiagonalNormal", "AutoMultivariateNormal", "AutoLowRankMultivariateNormal", "AutoDelta")
@@ -146,8 +147,8 @@ class Autoguide(Backend):
     ----------
     guide : name of a class of `pyro.infer.autoguide`: "AutoNormal", "AutoMultivariateNormal",
         "AutoLowRankMultivariateNormal", "AutoDiagonalNormal", or "AutoDelta" for a maximum a posteriori estimate. The
-        value of "AutoDelta" is a log density, not a bound, and the estimate exists only for a concentration of at
-        least 1
+        value of "AutoDelta" is a log density, not a bound, and the estimate exists only where no prior is infinite
+        at an end: sticks need a concentration of at least 1 (`NoMaximum` warns)
     num_steps : steps of Adam
     learning_rate : of Adam
     num_samples : draws from the fitted guide that the posterior keeps
@@ -190,7 +191,7 @@ class _GuideChain(Generic[P, D, S]):
         self.backend, self.sites, self.parameters = backend, sites, None
 
     def init(self, model: P, data: D, generator: torch.Generator) -> GuideState:
-        self.generator, latents = generator, self.sites.start(model, data, generator)
+        self.generator, self.data, latents = generator, data, self.sites.start(model, data, generator)
         program, strategy = model.program, autoguide.init_to_value(values=latents)
         guide = getattr(autoguide, self.backend.guide)
         self.guide = guide(poutine.block(program, hide=["assignments", "features"]), init_loc_fn=strategy)
@@ -211,6 +212,13 @@ class _GuideChain(Generic[P, D, S]):
             latents = self.guide(data)
         drawn = self.sites.with_assignments(latents, model, data, self.generator)
         return self.sites.draw(drawn, data, model)
+
+    def warn(self, draws: list[Draw], model: P) -> None:
+        """Warn of what the draws show, and of an estimate that does not exist."""
+        self.sites.warn(draws, model)
+        if self.backend.guide == "AutoDelta":
+            with self._scope(), torch.no_grad():
+                warn_without_maximum(model.program, self.data, self.guide(self.data), draws[0])
 
     @contextmanager
     def _scope(self) -> Iterator[None]:
@@ -260,8 +268,9 @@ def _nuts_kernel(backend: NUTS, sites: Sites[P, D, S]) -> Kernel:
 
 def _guide_kernel(backend: Autoguide, sites: Sites[P, D, S]) -> Kernel:
     chain = _GuideChain(backend, sites)
-    init, sweep, draw = (partial(_alone, function) for function in (chain.init, chain.sweep, chain.draw))
-    return Kernel(GuideState, init, sweep, _value, draw, warn=sites.warn)
+    functions = chain.init, chain.sweep, chain.draw, chain.warn
+    init, sweep, draw, warn = (partial(_alone, function) for function in functions)
+    return Kernel(GuideState, init, sweep, _value, draw, warn=warn)
 
 
 def _alone(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -13,7 +13,7 @@ from setups import LaplaceLocation
 from torch.distributions import biject_to
 from torch.nn.functional import one_hot
 
-from regbayes.inference import NUTS, SVI, Autoguide, Gibbs, SmallVariance, TruncationWarning
+from regbayes.inference import NUTS, SVI, Autoguide, Gibbs, NoMaximum, SmallVariance, TruncationWarning
 from regbayes.inference.pyro_engines.partition import MixtureState, with_assignments
 from regbayes.models import (
     DDPM,
@@ -151,6 +151,25 @@ def test_a_guide_stays_below_the_evidence_and_predicts(model, y) -> None:
     assert posterior.samples["assignments"].shape == (20, 4)
     if y is not None:
         assert posterior.predict(X).tolist() == y.tolist()
+
+
+def test_an_estimate_that_does_not_exist_is_told(recwarn) -> None:
+    point = Autoguide("AutoDelta", num_steps=5, learning_rate=0.3, num_samples=2, progress=False)
+    point.fit(DPM(SphericalGaussian(), truncation=6, prior=DirichletProcess(1.0)), X)
+    point.replace(guide="AutoNormal").fit(DPM(SphericalGaussian(), truncation=6, prior=DirichletProcess(0.5)), X)
+    assert not recwarn.list
+    learned = DirichletProcess(0.2, concentration_prior=(1.0, 20.0))
+    for prior, told in [
+        (
+            DirichletProcess(0.5),
+            r"With concentration 0\.5 the density of sticks is infinite.*a larger fixed concentration",
+        ),
+        (learned, "With concentration 0"),
+        (PitmanYor(0.25, 2.0), r"concentration 2 and discount 0\.25 .*concentration and no discount"),
+    ]:
+        with pytest.warns(NoMaximum, match=told) as found:
+            point.fit(DPM(SphericalGaussian(), truncation=6, prior=prior), X)
+        assert len(found) == 1
 
 
 def test_what_they_cannot_do_is_said() -> None:

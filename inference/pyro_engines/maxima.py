@@ -1,0 +1,42 @@
+"""Whether a program's density has the maximum that `AutoDelta` seeks: not where a prior is infinite at an end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyro.distributions as dist
+from pyro import poutine
+from torch import Tensor
+
+from ...models.warning import warn
+from ..running.engine import Draw
+
+
+class NoMaximum(UserWarning):
+    """The density has no maximum, so that the estimate of `AutoDelta` hangs on the number of its steps."""
+
+
+def warn_without_maximum(program: Callable[[Any], None], data: Any, latents: dict[str, Tensor], found: Draw) -> None:
+    """Warn if a site of a program has, at these values of all sites, a law whose density is infinite at an end."""
+    with poutine.block():
+        sites = poutine.trace(poutine.condition(program, data=latents)).get_trace(data).nodes
+    names = [name for name in latents if _is_infinite(sites[name]["fn"])]
+    if not names:
+        return
+    values = [f"{name} {float(found[name]):.3g}" for name in ("concentration", "discount") if name in found]
+    others = " and no discount" if "discount" in found else ""
+    warn(
+        f"With {' and '.join(values) or 'this prior'} the density of {' and '.join(names)} is infinite at an end, so "
+        'that the maximum that "AutoDelta" seeks does not exist: take another guide, such as "AutoNormal", or a prior '
+        f"that is finite there, such as one with a larger fixed concentration{others}.",
+        NoMaximum,
+    )
+
+
+def _is_infinite(law: Any) -> bool:
+    """Whether a law of numbers has a density that is infinite at an end of its support."""
+    while isinstance(law, dist.Independent | dist.MaskedDistribution):
+        law = law.base_dist
+    shapes = {dist.Beta: ("concentration1", "concentration0"), dist.Dirichlet: ("concentration",)}
+    return any(bool((getattr(law, name) < 1).any()) for name in shapes.get(type(law), ()))
