@@ -1,7 +1,8 @@
-"""Dual coordinate ascent compiled: points take turns, each at its optimum given the others; then, where a conjugate is
-curved, Newton steps.
+"""Compiled coordinate ascent on the duals of `duals`.
 
-Loops over plain indices throughout: slices take numba far longer to compile.
+The tilts (dual variables) are visited one at a time, each set to its optimum given the others. Where the conjugate of
+the loss is curved, Newton steps of the primal follow.
+The loops use plain indices throughout, because numba takes far longer to compile slices.
 """
 
 from typing import NamedTuple, Self
@@ -13,11 +14,11 @@ from ..compiled.decorators import inner, lean_entry, lean_part
 
 
 class Room(NamedTuple):
-    """What passes write to; compiled code makes no arrays, and so counts no references to them."""
+    """The buffers that passes write to; compiled code then allocates no arrays and counts no references to them."""
 
     order: np.ndarray  # [N]
     gaps: np.ndarray  # [N]
-    primal: np.ndarray  # [1] of the column that was looked at last
+    primal: np.ndarray  # [1], the primal objective of the column visited last
 
     @classmethod
     def of(cls, features: np.ndarray) -> Self:
@@ -25,7 +26,7 @@ class Room(NamedTuple):
 
 
 class Newton(NamedTuple):
-    """What Newton steps write to. Where no conjugate is curved it is None, and they are not compiled."""
+    """The buffers of Newton steps; None where no conjugate is curved, so that these steps are not compiled."""
 
     scores: np.ndarray  # [N]
     reach: np.ndarray  # [N]
@@ -40,7 +41,7 @@ class Newton(NamedTuple):
 
 @lean_entry
 def climb_boxes(features, squares, box, ends, tilt, weights, passes, room, newton, tolerance, max_passes):
-    """As `_climb`, of K blocks of points between ends [K + 1], with weights [K C, P] and passes [K] of their own."""
+    """Run `_climb` for K blocks of rows between `ends` [K + 1], with weights [K C, P] and `passes` [K]."""
     for k in range(len(passes)):
         rows, first = (ends[k], ends[k + 1]), k * tilt.shape[1]
         passes[k] = _climb(features, squares, box, rows, tilt, weights, first, room, newton, tolerance, max_passes)
@@ -48,13 +49,13 @@ def climb_boxes(features, squares, box, ends, tilt, weights, passes, room, newto
 
 @lean_part
 def _climb(features, squares, box, rows, tilt, weights, first, room, newton, tolerance, max_passes):
-    """Set tilt [N, C] of the rows from one number up to another to optima, column by column, with C rows of weights
-    [.., P], from `first` on, in step; the most passes that one took.
+    """Move the tilts [N, C] of a range of rows to their optimum, column by column; return the largest number of passes.
 
-    A column ends with a gap of at most `tolerance` of its primal. A pass is over the points that still add to the gap,
-    in random order, or a Newton step: these take over after as many passes as cost about as much. squares [N] is nu^2
-    |a_n|^2; box (linear, lower, upper [N, C], curvature [N], tube, nu^2) is the conjugate. Without room for Newton
-    steps, where nothing is curved, there are none.
+    The rows are those from `rows[0]` up to `rows[1]`. The weights of column c are row `first + c` of `weights` [.., P]
+    and change with the tilts. A column ends when its duality gap is at most `tolerance` times its primal. A pass
+    visits, in random order, the rows that still add to the gap. Newton steps, where there are buffers for them, replace
+    passes once the passes have cost about as much; each counts as a pass. squares [N] is nu^2 |a_n|^2; box (linear,
+    lower, upper [N, C], curvature [N], tube, nu^2) describes the conjugate.
     """
     most = 0
     for c in range(tilt.shape[1]):
@@ -65,7 +66,7 @@ def _climb(features, squares, box, rows, tilt, weights, first, room, newton, tol
 
 @lean_part
 def _climb_column(features, squares, box, c, rows, tilt, weights, first, room, newton, tolerance, max_passes):
-    """The same of one column; it ends with its primal in the room."""
+    """Run `_climb` for column c; its primal objective is left in `room.primal`."""
     seed, num_checks, num_passes = np.uint64(c + 1), 0, 0
     patience = max(_LEAST_PATIENCE, weights.shape[1])
     while True:
@@ -85,7 +86,7 @@ def _climb_column(features, squares, box, c, rows, tilt, weights, first, room, n
 
 @inner
 def _dot(one, n, other, m):
-    """Of two rows of matrices."""
+    """The inner product of row n of one matrix and row m of another."""
     total = 0.0
     for p in range(one.shape[1]):
         total += one[n, p] * other[m, p]
@@ -94,7 +95,7 @@ def _dot(one, n, other, m):
 
 @inner
 def _add(factor, source, n, target, m):
-    """Add a multiple of a row of a matrix to one of another."""
+    """Add `factor` times row n of one matrix to row m of another."""
     if factor != 0.0:
         for p in range(source.shape[1]):
             target[m, p] += factor * source[n, p]
@@ -102,8 +103,7 @@ def _add(factor, source, n, target, m):
 
 @lean_part
 def _best(slope, n, c, box, square):
-    """The best tilt of a point, from its slope at 0 and nu^2 |a_n|^2. With 0 in place of the latter, the tilt that
-    attains its cost."""
+    """The best tilt of a row; `slope` is that of the dual at tilt 0, `square` nu^2 |a_n|^2, or 0 for fixed scores."""
     _, lower, upper, curvature, tube, _ = box
     excess, room = max(abs(slope) - tube, 0.0), square + curvature[n]
     if excess == 0.0:
@@ -115,15 +115,16 @@ def _best(slope, n, c, box, square):
 
 @inner
 def _cost(slope, t, n, box):
-    """What a tilt gains: t slope, less the conjugate without its linear term."""
+    """What tilt t adds to the dual: t slope, minus the conjugate without its linear term."""
     return t * slope - box[4] * abs(t) - box[3][n] / 2.0 * t * t
 
 
 @lean_part
 def _left(features, box, c, rows, tilt, weights, w, tolerance, room):
-    """How many points of column c still add to its gap, first in `order`; 0 where it is small enough.
+    """Write the rows that still add to the gap of column c to `order`; return their number, 0 where the gap is small.
 
-    Not those that add next to nothing: rounding would decide which of them a pass visits, and so where it ends.
+    Rows that add next to nothing are left out: otherwise rounding would decide which rows a pass visits, and so its
+    result.
     """
     total, primal, number, order, gaps = 0.0, 0.0, 0, room.order, room.gaps
     for n in range(rows[0], rows[1]):
@@ -145,7 +146,7 @@ def _left(features, box, c, rows, tilt, weights, w, tolerance, room):
 
 @inner
 def _shuffle(order, number, seed):
-    """Put the first ones of `order` into a random order; the next seed."""
+    """Shuffle the first `number` entries of `order`; return the next seed."""
     for last in range(number - 1, 0, -1):
         seed ^= seed << np.uint64(13)
         seed ^= seed >> np.uint64(7)
@@ -157,7 +158,7 @@ def _shuffle(order, number, seed):
 
 @inner
 def _visit(features, squares, box, c, order, number, tilt, weights, w):
-    """Set tilt[n, c] of the first rows of `order` to their optimum, one after another."""
+    """Set tilt[n, c] of the first `number` rows in `order` to its optimum, one row after another."""
     for i in range(number):
         n = order[i]
         slope = box[0][n, c] + squares[n] * tilt[n, c] - _dot(features, n, weights, w)
@@ -168,10 +169,11 @@ def _visit(features, squares, box, c, order, number, tilt, weights, w):
 
 @lean_part
 def _step(features, box, c, rows, tilt, weights, w, newton, most):
-    """At most so many Newton steps of weights [P] to the optimum of column c, then its tilts; how many it took.
+    """Take at most `most` Newton steps of the weights of column c, then set its tilts; return the number of steps.
 
-    The slope of the cost of a point is minus the tilt that attains it, which between its bounds is a line in the score:
-    a step leads to the optimum of the lines and the bounds that points are at, or to the least cost on the way.
+    The derivative of a row's loss is minus its tilt. Between its bounds this tilt is linear in the score. A step solves
+    for the optimum of this piecewise linear equation with each row on its present piece; a line search shortens it if
+    the cost would rise.
     """
     scores, reach, way, variance, num_steps = newton.scores, newton.reach, newton.way, box[5], 0
     for n in range(rows[0], rows[1]):
@@ -201,7 +203,7 @@ def _step(features, box, c, rows, tilt, weights, w, newton, most):
 
 @lean_part
 def _lines(features, box, c, rows, scores, matrix, way):
-    """The lower half of the matrix [P, P] and the vector, way[0], of the optimum of the lines and bounds."""
+    """The linear system of a Newton step: the lower half of its matrix [P, P], and its right-hand side in way[0]."""
     P = features.shape[1]
     for p in range(P):
         way[0, p] = 0.0
@@ -221,7 +223,7 @@ def _lines(features, box, c, rows, scores, matrix, way):
 
 @lean_part
 def _length(box, c, rows, scores, reach, ridge, square, level):
-    """How far along the way the cost is least, 1 if it rises by no more than `level` there, or else by bisection."""
+    """The step length of least cost: 1 if the derivative there is at most `level`, otherwise found by bisection."""
     low, high, size = 0.0, 1.0, 1.0
     if _rise(box, c, rows, scores, reach, 1.0) + ridge + square <= level:
         return size
@@ -236,7 +238,7 @@ def _length(box, c, rows, scores, reach, ridge, square, level):
 
 @lean_part
 def _rise(box, c, rows, scores, reach, size):
-    """How fast the costs of points rise a step further along the way, so much of which is `reach` [N] in the scores."""
+    """The derivative of the losses along a Newton step at length `size`; `reach` [N] is the change of the scores."""
     total = 0.0
     for n in range(rows[0], rows[1]):
         total -= reach[n] * _best(box[0][n, c] - scores[n] - size * reach[n], n, c, box, 0.0)
@@ -245,10 +247,11 @@ def _rise(box, c, rows, scores, reach, size):
 
 @lean_entry
 def improve_boxes(features, squares, box, weights, found, costs, tilt, stays, room, newton, tolerance, max_passes):
-    """Weights `found` [C, P], 0 before, nearer to their optima than those given, and what each costs [C], ridge
-    included: no more than those given; tilt [N, C] in place. A column that stays [C] is as good as it has to be.
+    """Lower the cost of weights [C, P], column by column; write the results to `found` [C, P], 0 before, and `costs`.
 
-    A tilt that is NaN starts where the scores put it: at a bound, or between bounds for points near a kink.
+    No column of `found` costs more, ridge included, than the given one. The tilts [N, C] change in place. A column with
+    `stays` [C] keeps its weights. A tilt that is NaN is initialized from the score: at a bound, or between the bounds
+    for rows near a kink of the loss.
     """
     rows = (0, len(features))
     for c in range(len(weights)):
@@ -271,8 +274,10 @@ def improve_boxes(features, squares, box, weights, found, costs, tilt, stays, ro
 
 @lean_entry
 def turn(before, labels, tilt, stays):
-    """Tilts [N, K] become NaN where a point changed sides, whose label [N] was another one; -1 is of nobody. Columns
-    [K] where a point did do not stay."""
+    """Set the tilts [N, K] of the old and the new component of rows that changed component [N] to NaN (-1: none).
+
+    The columns of these components no longer count as optimal: `stays` [K] becomes False.
+    """
     for n in range(len(labels)):
         if before[n] != labels[n]:
             for k in (before[n], labels[n]):
@@ -282,18 +287,18 @@ def turn(before, labels, tilt, stays):
 
 @lean_entry
 def visit_simplices(features, squares, hinge, rows, tilt, weights, values):
-    """The same for the tilts [L] of a row together, hinge (own class [N], mass w_n [N], margin, nu^2).
+    """Set the tilts [L] of each row to their joint optimum; hinge is (own class [N], mass w_n [N], margin, nu^2).
 
-    The optimum of g*(-t) + t . s + h |t|^2 / 2, s the scores without the row, is t_m = min(0, theta - v_m / h) for
-    v = s + margin 1[m != y], m != y, and t_y = min(w, theta - v_y / h), with theta such that they sum to 0. values
-    [2, L] is room.
+    The optimum of g*(-t) + t . s + h |t|^2 / 2, where s are the scores without the row, is t_m = min(0, theta - v_m /
+    h) with v = s + margin 1[m != y] for m != y, and t_y = min(w, theta - v_y / h). theta is such that the t_m sum to 0.
+    values [2, L] is a buffer.
     """
     classes, mass, margin, variance = hinge
     num_classes = len(weights)
     for i in range(len(rows)):
         n = rows[i]
         own = classes[n]
-        square = max(squares[n], 1e-6 * margin / mass[n])  # a shorter step than the best, where digits would be lost
+        square = max(squares[n], 1e-6 * margin / mass[n])  # steps that are too long lose digits
         for m in range(num_classes):
             values[1, m] = tilt[n, m]
             rise = 0.0 if m == own else margin
@@ -305,15 +310,15 @@ def visit_simplices(features, squares, hinge, rows, tilt, weights, values):
             if m != own:
                 tilt[n, m] = min(least - values[0, m], 0.0)
                 tilt[n, own] -= tilt[n, m]
-        excess = mass[n] / max(tilt[n, own], mass[n])  # 1, but for rounding
+        excess = mass[n] / max(tilt[n, own], mass[n])  # 1 up to rounding
         for m in range(num_classes):
             tilt[n, m] *= excess
             _add(variance * (tilt[n, m] - values[1, m]), features, n, weights, m)
 
 
-_MOST_UNCHECKED = 5  # passes in turns, fewer at first
-_LEAST_PATIENCE = 10  # passes before Newton steps
-_LEVEL, _SETTLED = 1e-9, 1e-12  # of a slope, and of the ridge: no more than rounding
+_MOST_UNCHECKED = 5  # passes between two checks of the gap; the first rounds have fewer
+_LEAST_PATIENCE = 10  # passes before the first Newton step
+_LEVEL, _SETTLED = 1e-9, 1e-12  # relative rounding error of a slope, and of the ridge
 _NUM_HALVINGS = 30
-_LITTLE = 1e-3  # of a point's share in the gap that is left at the end
-_RISE = 0.01  # of the squares: how far from its kink a point has a tilt between the bounds
+_LITTLE = 1e-3  # of the mean share of a row in the largest gap allowed
+_RISE = 0.01  # factor on squares: how near a kink a row must be to get a tilt between the bounds

@@ -1,8 +1,8 @@
-"""Hyperplanes that score all rows, each with a sign of its own, compiled: fits of Gaussians to their laws, draws, slice
-steps.
+"""Compiled updates of repelling hyperplanes: Gaussian fits to their posteriors, draws, and elliptical slice steps.
 
-The factor of a row is phi^t; t is 1, or less at the start of a chain (`gibbs/moves/tempering`). Loops over plain
-indices throughout: slices take numba far longer to compile.
+Every hyperplane scores all rows, with sign +1 for the rows of its own component and -1 for the others. The factor of a
+row is phi^t; t is 1, or less at the start of a chain (`gibbs/moves/tempering`). The loops use plain indices throughout,
+because numba takes far longer to compile slices.
 """
 
 import math
@@ -16,24 +16,24 @@ from ..compiled.decorators import inner, lean_entry, lean_part
 
 
 class Rows(NamedTuple):
-    """What the hyperplanes see."""
+    """The rows that hyperplanes score, and their loss."""
 
-    columns: np.ndarray  # [P, N]
-    loss: Any  # its compiled form
+    columns: np.ndarray  # the features, [P, N]
+    loss: Any  # its compiled form; `power` below is t
     power: float
     precision: float  # 1 / nu^2
 
 
 class Quadrature(NamedTuple):
-    """Of a standard normal."""
+    """Gauss-Hermite nodes of a standard normal, for expectations over a score."""
 
     nodes: np.ndarray  # [G]
-    masses: np.ndarray  # [3, G] for mean, slope and curvature
-    least_scale: float  # of scores
+    masses: np.ndarray  # [3, G], for the mean, slope and curvature
+    least_scale: float  # the least standard deviation of a score
 
 
 class Room(NamedTuple):
-    """What compiled code writes to; it makes no arrays, and so counts no references to them."""
+    """The buffers that compiled code writes to; it then allocates no arrays and counts no references to them."""
 
     tril: np.ndarray  # [P, P]
     inverse: np.ndarray  # [P, P]
@@ -48,9 +48,11 @@ class Room(NamedTuple):
 
 @lean_entry
 def improve(rows, quadrature, shares, natural, goal, bound, trial, trial_goal, room, num_steps):
-    """Steps of `block_fits` for K blocks by their shares [K, N] in 0..1: all of `natural` and `goal` [K, 2, N] and
-    `bound` [K] change in place, those of a trial are room. Without steps goal, 0, and bound become those of
-    `natural`."""
+    """Take the fit steps of `block_fits` for K blocks with shares [K, N] in 0..1.
+
+    `natural`, `goal` [K, 2, N] and `bound` [K] change in place; `trial` and `trial_goal` are buffers. With `num_steps`
+    0, `goal` (0 before) and `bound` are set to those of `natural`.
+    """
     tril, inverse, mean, tile = room
     for k in range(len(bound)):
         step = 0.5 if num_steps else 0.0
@@ -78,8 +80,11 @@ def improve(rows, quadrature, shares, natural, goal, bound, trial, trial_goal, r
 
 @lean_entry
 def see(rows, owners, labels, halves, uniforms, weights, natural, room):
-    """What each row adds to the Gaussians of hyperplanes [K, P] with labels [K], `natural` [K, 2, N]: of owners [N],
-    pseudo-observations that are drawn by numbers [K, N] each for `observe`."""
+    """Write to `natural` [K, 2, N] the pseudo-observation of each row for each hyperplane [K, P], drawn by `observe`.
+
+    `owners` [N] are the components of the rows, `labels` [K] those of the hyperplanes; `halves` and `uniforms` [K, N]
+    are the random numbers that `observe` takes.
+    """
     tile = room.tile
     for k in range(len(weights)):
         for first in range(0, len(owners), _TILE):
@@ -99,8 +104,10 @@ def see(rows, owners, labels, halves, uniforms, weights, natural, room):
 
 @lean_entry
 def draw(rows, natural, noise, room):
-    """Draws [K, P] of the Gaussians of what each row adds, [K, 2, N], in place of standard normal noise; their means in
-    place of 0."""
+    """Replace standard normal noise [K, P] by draws of the Gaussians with pseudo-observations `natural` [K, 2, N].
+
+    Zeros in place of noise give the means.
+    """
     tril, _, mean, tile = room
     for k in range(len(noise)):
         _law(rows.columns, rows.precision, natural, k, tril, mean, tile)
@@ -111,16 +118,18 @@ def draw(rows, natural, noise, room):
 
 @lean_entry
 def margins(loss, power, scores):
-    """log phi^t(+1 | f) - log phi^t(-1 | f) in place of scores f [N]."""
+    """Replace scores f [N] by log phi^t(+1 | f) - log phi^t(-1 | f)."""
     for n in range(len(scores)):
         scores[n] = power * (log_factor(loss, scores[n], 1.0) - log_factor(loss, scores[n], -1.0))
 
 
 @lean_entry
 def turn(rows, owners, weights, other, levels, angles, scores):
-    """Angles [K] of elliptical slice steps of hyperplanes [K, P] towards others, by uniform numbers [K, 2 + M]: one for
-    the height, one for the first angle, and the rest for where its bracket shrinks; owners [N] are labels in 0..K-1.
-    scores [2, N] is room."""
+    """Find the angles [K] of elliptical slice steps of hyperplanes [K, P] towards the prior draws `other` [K, P].
+
+    `levels` [K, 2 + M] are uniform numbers: one for the height, one for the first angle, and M for the angles within
+    the shrinking bracket. `owners` [N] are the components 0..K-1 of the rows. scores [2, N] is a buffer.
+    """
     for k in range(len(angles)):
         for n in range(len(owners)):
             scores[0, n] = scores[1, n] = 0.0
@@ -136,7 +145,7 @@ def turn(rows, owners, weights, other, levels, angles, scores):
             for n in range(len(owners)):
                 side = 1.0 if owners[n] == k else -1.0
                 total += log_factor(rows.loss, scores[0, n] * across + scores[1, n] * up, side)
-            total *= rows.power  # the log of phi^t of all rows
+            total *= rows.power  # of all rows
             if step == 1:
                 level = total + math.log1p(-levels[k, 0])
                 angle = high = 2.0 * math.pi * levels[k, 1]
@@ -151,7 +160,7 @@ def turn(rows, owners, weights, other, levels, angles, scores):
 
 @lean_part
 def _law(columns, precision, natural, k, tril, mean, tile):
-    """The Cholesky factor of A, and m, from what each row adds, natural[k]; the log determinant of A."""
+    """The Cholesky factor of A and the mean m = A^-1 B, from the pseudo-observations natural[k]; returns log det A."""
     P, N = columns.shape
     for p in range(P):
         mean[p] = 0.0
@@ -177,7 +186,7 @@ def _law(columns, precision, natural, k, tril, mean, tile):
 
 @inner
 def _invert(tril, inverse):
-    """L^-1 [P, P], its lower half."""
+    """The lower half of L^-1 [P, P]."""
     for p in range(len(tril)):
         for q in range(p):
             inverse[p, q] = 0.0
@@ -202,7 +211,7 @@ def _divergence(inverse, mean, log_det, precision):
 
 @inner
 def _moments(columns, mean, inverse, start, size, tile):
-    """Means tile[3] and variances tile[4] of the scores of some rows, |L^-1 a_n|^2."""
+    """The means tile[3] and variances tile[4] = |L^-1 a_n|^2 of the scores of `size` rows."""
     for n in range(size):
         tile[3, n] = tile[4, n] = 0.0
     for p in range(len(columns)):
@@ -220,8 +229,10 @@ def _moments(columns, mean, inverse, start, size, tile):
 
 @inner
 def _expect(rows, quadrature, shares, k, start, size, tile):
-    """E log phi^t tile[0], and E of its slope and curvature in units of the scale, tile[1] and tile[2], for scores
-    N(tile[3], tile[4]); then the scale stands in place of the variance."""
+    """Expectations of log phi^t for scores N(tile[3], tile[4]), and the scale (standard deviation) in place of tile[4].
+
+    tile[0] is E log phi^t; tile[1] and tile[2] are its slope and curvature, in units of the scale.
+    """
     nodes, masses, least = quadrature.nodes, quadrature.masses, quadrature.least_scale
     for n in range(size):
         tile[0, n] = tile[1, n] = tile[2, n] = 0.0
@@ -237,7 +248,7 @@ def _expect(rows, quadrature, shares, k, start, size, tile):
 
 @inner
 def _log_factor(loss, score, share):
-    """Of a row that a block has so much of: (1 - r) log phi(-1 | f) + r log phi(+1 | f)."""
+    """(1 - r) log phi(-1 | f) + r log phi(+1 | f) of a row whose share r belongs to the block."""
     if share == 1.0:
         return log_factor(loss, score, 1.0)
     if share == 0.0:
@@ -247,7 +258,7 @@ def _log_factor(loss, score, share):
 
 @inner
 def _lead(goal, k, start, size, tile):
-    """Fills goal[k] [2, N] for some rows; their E log phi^t."""
+    """Write the next pseudo-observations of `size` rows to goal[k] [2, N]; return the sum of their E log phi^t."""
     total = 0.0
     for n in range(size):
         scale = tile[4, n]

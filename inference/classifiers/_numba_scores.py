@@ -1,4 +1,4 @@
-"""Scores of rows under the classifiers of their owners, and what rows say of these, compiled."""
+"""Compiled: scores of rows under the classifiers of their components, and weighted sums of features."""
 
 import numpy as np
 
@@ -20,13 +20,12 @@ def own_scores(features, weights, assignments, scores):
 
 @entry
 def weighted_rows(features, rows, root, shift, seen, pull):
-    """Of the rows n [M] of features [N, P], seen[c, i] = root[n, c] features[n] of the i-th; and added to pull[c] the
-    sum of shift[n, c] features[n].
+    """Set seen[c, i] = root[n, c] features[n], n = rows[i] [M], and add the sum of shift[n, c] features[n] to pull[c].
 
-    seen is [C, M, P], pull [C', P].
+    Shapes: features [N, P], seen [C, M, P], pull [C', P].
     """
     num_features = features.shape[1]
-    sums = np.zeros_like(pull)  # apart: those of many rows would be rounded as often as there are rows
+    sums = np.zeros_like(pull)  # a sum of its own for these M rows loses fewer digits than adding row by row
     for i in range(len(rows)):
         n, ahead = rows[i], rows[min(i + _AHEAD, len(rows) - 1)]
         prefetch(root, ahead * root.shape[1])
@@ -44,5 +43,5 @@ def weighted_rows(features, rows, root, shift, seen, pull):
     pull += sums
 
 
-_AHEAD = 8  # rows
-_LINE = 8  # numbers that memory brings at once
+_AHEAD = 8  # rows to fetch in advance
+_LINE = 8  # numbers per cache line

@@ -1,12 +1,13 @@
-"""SVM duals by an interior-point method (Mehrotra 1992, Gondzio 1996): boxes, their tubes, and the joint hinge.
+"""SVM duals by an interior-point method (Mehrotra 1992, Gondzio 1996), for box constraints, tubes and the joint hinge.
 
     eta = nu^2 sum_n a_n t_n^T,   eta^T a_n - linear_n = low_n - high_n + shift_n,
     lower <= t_n <= upper,        low (t - lower) = high (upper - t) = mu > 0, which falls to 0
 
-are the optimum of `duals`; low and high are the multipliers of the bounds, and shift that of sum_c t_nc = 0, which a
-joint hinge has. Coordinate ascent slows down where many more points than features share the optimum, or where points
-are nearly alike: its gap then falls as one over the passes. Here two or three dozen Newton steps, each with a weighted
-Gram matrix, reach any gap.
+are the optimality conditions of `duals`. low and high are the multipliers of the bounds; shift is the multiplier of
+sum_c t_nc = 0, a constraint of the joint hinge alone. "Products" are low (t - lower) and high (upper - t). Coordinate
+ascent slows down where many more points than features lie on a margin, or where points are nearly alike: its gap then
+falls as one over the number of passes. Here two or three dozen Newton steps, each with a weighted Gram matrix, reach
+any gap.
 """
 
 from __future__ import annotations
@@ -23,40 +24,40 @@ from ...models.losses.conjugates import Box
 
 
 class Point(NamedTuple):
-    """A solution on its way, or a step of it; C is 1 but for a joint hinge."""
+    """A primal-dual iterate, or a step between two; C is 1 except for a joint hinge."""
 
     weights: Tensor  # [P, C] eta
-    below: Tensor  # [N, C] t - lower; of a joint hinge, which has no lower bounds, not used
+    below: Tensor  # [N, C] t - lower; not used by a joint hinge, which has no lower bounds
     above: Tensor  # [N, C] upper - t
-    low: Tensor  # [N, C]
-    high: Tensor  # [N, C]
-    shift: Tensor  # [N, 1]
+    low: Tensor  # [N, C], multipliers of the lower bounds
+    high: Tensor  # [N, C], multipliers of the upper bounds
+    shift: Tensor  # [N, 1], multipliers of sum_c t_nc = 0
 
     def moved(self, step: Point, size: float) -> Point:
-        """The point so much of a step further."""
+        """This iterate plus `size` times a step."""
         return Point(*(own + size * way for own, way in zip(self, step, strict=True)))
 
 
 @dataclass(frozen=True)
 class Program:
-    """The dual of N points with P features: of one score, or of C that meet in a joint hinge; all float64."""
+    """The dual of N rows with P features, for one score or for C scores that meet in a joint hinge; all float64."""
 
     features: Tensor  # [N, P]
     linear: Tensor  # [N, C]
     upper: Tensor  # [N, C]
-    room: Tensor  # [N, 1] > 0, upper - lower; of a joint hinge the sum of upper
+    room: Tensor  # [N, 1] > 0, upper - lower; for a joint hinge the sum of upper
     variance: float  # nu^2
     joint: bool
 
     def solve(self, weights: Tensor, tilt: Tensor, enough: float) -> tuple[Tensor, int]:
-        """Tilts [N, C] with a duality gap of `enough`, or the best there are, and the steps taken; from others."""
+        """Tilts [N, C] with a duality gap of at most `enough`, or the best ones found; and the number of steps."""
         found, best = tilt, float(self.gap(tilt))
         at = self.start(weights, _AROUND * best / tilt.numel())
         num_steps = num_idle = 0
         while best > enough and num_steps < _MOST_STEPS and num_idle < _MOST_IDLE:
             try:
                 at, num_steps = self.step(at), num_steps + 1
-            except FloatingPointError:  # of a matrix that rounding has made indefinite
+            except FloatingPointError:  # rounding has made the matrix indefinite
                 break
             gap = float(self.gap(self.upper - at.above))
             num_idle = 0 if num_steps < _MOST_IDLE or gap < best else num_idle + 1
@@ -65,19 +66,19 @@ class Program:
         return found, num_steps
 
     def gap(self, tilt: Tensor) -> Tensor:
-        """The duality gap [] of tilts within their bounds."""
+        """The duality gap [] of feasible tilts."""
         slope, above = self.slopes(self.variance * (self.features.T @ tilt)), self.upper - tilt
         if self.joint:
             return (self.room.squeeze(1) * slope.amax(1)).sum() - (above * slope).sum()
-        # the best change of each tilt while the scores stay is as far as the bounds allow
+        # at fixed scores the best tilts lie at their bounds
         return -(torch.where(slope < 0, above, above - self.room) * slope).sum()
 
     def slopes(self, weights: Tensor) -> Tensor:
-        """How the dual falls with each tilt [N, C] at weights [P, C]."""
+        """Minus the derivative of the dual by each tilt, [N, C], at weights [P, C]."""
         return self.features @ weights - self.linear
 
     def start(self, weights: Tensor, measure: float) -> Point:
-        """The point for the slopes at these weights [P, C] where each product is `measure`."""
+        """An iterate with these weights [P, C], their slopes, and every product equal to `measure`."""
         if self.joint:
             return self._start_jointly(weights, measure)
         slope = self.slopes(weights)
@@ -85,8 +86,7 @@ class Program:
         return Point(weights, below, above, measure / below, measure / above, torch.zeros_like(slope))
 
     def _rooms(self, slope: Tensor, measure: float) -> tuple[Tensor, Tensor]:
-        """The distances [N, 1] of each tilt from its bounds at which measure / below - measure / above is its slope [N,
-        1]."""
+        """The distances [N, 1] from the bounds at which measure / below - measure / above is the slope [N, 1]."""
         size = slope * self.room
         root = (size.square() + (2 * measure) ** 2).sqrt() + 2 * measure
         return 2 * measure * self.room / (root + size), 2 * measure * self.room / (root - size)
@@ -105,7 +105,7 @@ class Program:
         return Point(weights, ones, above, 0 * ones, measure / above, top + far)
 
     def step(self, at: Point) -> Point:
-        """A predictor finds how far the products may fall and how they curve; correctors keep them near each other."""
+        """Take one step: a predictor sets the target of the products, correctors keep the products alike."""
         direction, measure = self._directions(at), self._measure(at)
         first = direction(torch.zeros_like(at.low), torch.zeros_like(at.high))
         goal = (self._measure(at.moved(first, self._longest(at, first))) / measure).clamp(max=1.0) ** 3 * measure
@@ -126,18 +126,18 @@ class Program:
         return at.moved(way, _SHORT * size)
 
     def _measure(self, at: Point) -> Tensor:
-        """The mean of the products, []."""
+        """The mean [] of the products."""
         high = at.above * at.high
         return high.mean() if self.joint else (at.below * at.low + high).mean() / 2
 
     def _longest(self, at: Point, step: Point) -> float:
-        """How much of a step, at most all of it, leaves rooms and multipliers positive."""
+        """The largest fraction, at most 1, of a step that keeps distances and multipliers positive."""
         parts = [(at.above, step.above), (at.high, step.high)]
         parts += [] if self.joint else [(at.below, step.below), (at.low, step.low)]
         return 1 / max(1.0, *(float((-way / own).amax()) for own, way in parts))
 
     def _directions(self, at: Point) -> Callable[[Tensor, Tensor], Point]:
-        """The function that gives the step to products of these values [N, C]."""
+        """The function that returns the Newton step towards products of given values `low`, `high` [N, C]."""
         theta = at.high / at.above + (0.0 if self.joint else at.low / at.below)
         inverse = 1 / theta
         total = inverse.sum(1, keepdim=True)
@@ -162,7 +162,7 @@ class Program:
         return direction
 
     def _matrix(self, inverse: Tensor, total: Tensor) -> Tensor:
-        """The weighted Gram matrix with the ridge, [C P, C P]."""
+        """The weighted Gram matrix plus I / nu^2, [C P, C P]."""
         features, (P, C) = self.features, (self.features.shape[1], inverse.shape[1])
         matrix = features.new_zeros(C, P, C, P)
         for c in range(C):
@@ -177,15 +177,18 @@ class Program:
 
 
 class Piece(NamedTuple):
-    """A program and the places of its tilts."""
+    """A program, and the rows and columns of the tilts that it solves for."""
 
     program: Program
-    rows: Tensor  # [n]; those of a tube twice
+    rows: Tensor  # [n]; with a tube each row occurs twice
     columns: slice
-    lower: Tensor  # [n, C], what its tilts are at least; of a joint hinge not used
+    lower: Tensor  # [n, C], lower bounds of the tilts; not used by a joint hinge
 
     def solve(self, weights: Tensor, tilt: Tensor, enough: float) -> int:
-        """Set its tilts, of [N, C], to a gap of `enough`, or the least there is, from weights [P, C]; the steps."""
+        """Set this program's entries of tilt [N, C] to its solution, from weights [P, C]; return the number of steps.
+
+        The gap is at most `enough`, or the least that was found.
+        """
         if not len(self.rows):
             return 0
         before, program = tilt[self.rows, self.columns], self.program
@@ -198,8 +201,10 @@ class Piece(NamedTuple):
 
 
 def box_piece(features: Tensor, count: Tensor, variance: float, box: Box, column: int) -> Piece:
-    """That of one score without curvature, of features [N, P] that count [N, 1] times; a tube's row is one above it and
-    one below."""
+    """The program of one column of scores, for a conjugate without curvature; rows of features [N, P] count [N, 1].
+
+    With a tube, each row enters twice: once for errors above the tube and once for errors below it.
+    """
     columns = slice(column, column + 1)
     linear, lower, upper = (part[:, columns] for part in box[:3])
     rows = torch.nonzero((lower < upper).squeeze(1)).squeeze(1)
@@ -215,15 +220,15 @@ def box_piece(features: Tensor, count: Tensor, variance: float, box: Box, column
 def joint_piece(
     features: Tensor, count: Tensor, variance: float, targets: Tensor, strength: float, margin: float
 ) -> Piece:
-    """That of all scores together, for targets [N, C]; rows with NaN have no tilts."""
+    """The program of all scores of a joint hinge, for targets [N, C]; rows with NaN have no tilts."""
     rows = torch.nonzero(~targets.isnan().any(1)).squeeze(1)
     own, room = (targets[rows] > 0).to(features), 2 * strength * count[rows]
     program = Program(features[rows], margin * own, room * own, room, variance, True)
     return Piece(program, rows, slice(None), room * own)
 
 
-_AROUND = 10.0  # products at the start, in units of the gap of a tilt
+_AROUND = 10.0  # initial products, in units of the mean gap per tilt
 _MOST_STEPS, _MOST_IDLE = 100, 8
 _MOST_CORRECTORS, _FURTHER, _APART = 3, 0.3, 10.0
-_SHORT = 0.995  # of the way to the nearest bound
+_SHORT = 0.995  # of the step that reaches the nearest bound
 _NUM_HALVINGS = 60

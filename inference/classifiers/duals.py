@@ -1,14 +1,16 @@
-"""SVM duals for every backend: the classifier that minimizes a ridge and a convex margin loss, and its tilts.
+"""SVM duals for every backend: the classifier that minimizes a ridge plus a convex margin loss, and its dual variables.
 
     minimize  |eta|^2 / (2 nu^2) + sum_n r_n g(eta^T a_n)      over eta [P, C],   g = -log phi(y_n | .)
     maximize -|eta|^2 / (2 nu^2) - sum_n r_n g*(-t_n / r_n)    over t [N, C],     eta = nu^2 sum_n a_n t_n^T
 
-have one value; r_n counts a point, 1 without. Sums of
-r_n g(f_n) + r_n g*(-t_n / r_n) + t_n . f_n >= 0, f_n = eta^T a_n, are the duality gap, which says when to stop. On the
-CPU points take turns, compiled, for losses with a `box` and for that of Crammer and Singer: each sets its own t_n to
-the optimum given all others. For any other loss with a `conjugate`, and on other devices, all points move at once, by
-accelerated proximal gradient steps. Where either leaves a gap, compiled boxes with a curvature end with Newton steps of
-the primal, other boxes and joint hinges with an interior-point method (`dual_newton`).
+have the same optimal value. r_n says how many times point n counts; by default once. The dual variables t are called
+tilts. The sum over n of r_n g(f_n) + r_n g*(-t_n / r_n) + t_n . f_n >= 0, with f_n = eta^T a_n, is the duality gap,
+which decides when to stop.
+
+On the CPU, losses with a `box` and the loss of Crammer and Singer use compiled coordinate ascent: each t_n is set in
+turn to its optimum given the others. Any other loss with a `conjugate`, and other devices, use accelerated proximal
+gradient steps, which move all t_n at once. Where a gap is left, Newton steps of the primal finish compiled boxes with a
+curvature, and an interior-point method (`dual_newton`) finishes other boxes and joint hinges.
 """
 
 from __future__ import annotations
@@ -33,15 +35,15 @@ from .dual_newton import box_piece, joint_piece
 
 
 class Dual(NamedTuple):
-    """An optimum up to its gap: P features, C scores, N points."""
+    """An optimum up to its duality gap, for P features, C scores and N points."""
 
     weights: Tensor  # [P, C] eta
-    tilt: Tensor  # [N, C] t, which starts the next solution of a similar problem
+    tilt: Tensor  # [N, C] t, a start for the next similar problem
     gap: float  # (primal - dual) / primal
-    num_passes: int  # over the points
+    num_passes: int  # passes over the points
 
     def to(self, dtype: torch.dtype) -> Dual:
-        """The same in another precision."""
+        """This optimum in another precision."""
         return self._replace(weights=self.weights.to(dtype), tilt=self.tilt.to(dtype))
 
 
@@ -98,8 +100,10 @@ def solve_blocks(
     tolerance: float = 1e-3,
     max_passes: int,
 ) -> tuple[Tensor, Tensor, float]:
-    """Weights [K, P, C] and tilts [N, C] of blocks of rows with these sizes, one after another: of each what `solve`
-    finds; and the gap of all. Compiled passes over all blocks are one call."""
+    """Solve K blocks of consecutive rows of these sizes, as `solve` does; all blocks share one call of compiled code.
+
+    Returns the weights [K, P, C], the tilts [N, C] and the relative gap of all blocks together.
+    """
     problem = _Problem(features, targets, loss, weight_scale, row_weights)
     exact = problem.double()
     tilt, ends = exact.feasible(start.double()), list(accumulate(sizes, initial=0))
@@ -118,7 +122,7 @@ def solve_blocks(
 
 
 def _rest(problem: _Problem, start: Dual, tolerance: float, max_passes: int) -> Dual:
-    """What `solve` finds where some passes came to a start, whose gap is not known yet; or from one without a pass."""
+    """Continue `solve` from the result of some passes, whose gap is not known yet; if there were none, call `solve`."""
     if not start.num_passes:
         return solve(
             problem.features,
@@ -136,7 +140,7 @@ def _rest(problem: _Problem, start: Dual, tolerance: float, max_passes: int) -> 
 
 
 def _finished(problem: _Problem, exact: _Problem, found: Dual, tolerance: float, max_passes: int) -> Dual:
-    """From where passes came to: by an interior-point method, and by passes again where that leaves a gap."""
+    """Finish the result of passes: by an interior-point method and, if a gap is left, by more passes."""
     if found.gap > tolerance and found.num_passes < max_passes:
         found = _by_newton(exact, found.to(torch.float64), tolerance)
     if found.gap > tolerance and found.num_passes < max_passes:
@@ -147,20 +151,20 @@ def _finished(problem: _Problem, exact: _Problem, found: Dual, tolerance: float,
 
 
 class Columns(NamedTuple):
-    """Columns of a dual on their way: their tilts are feasible, or NaN and start where the scores put them."""
+    """A dual that `improved` solves column by column; a NaN tilt is initialized from the score."""
 
     tilt: Tensor  # [N, C] float64
-    costs: Tensor  # [C] float64 of the primal
-    stays: Tensor  # [C] bool: as good as it has to be
+    costs: Tensor  # [C] float64, the primal objectives
+    stays: Tensor  # [C] bool: True for a column that needs no further work
 
     @classmethod
     def of(cls, targets: Tensor) -> Columns:
-        """Those of targets [N, C] of which nothing is known."""
+        """The start for targets [N, C] of which nothing is known."""
         costs = targets.new_zeros(targets.shape[1], dtype=torch.float64)
         return cls(torch.full_like(targets, torch.nan, dtype=torch.float64), costs, costs.bool())
 
     def turned(self, before: Tensor, labels: Tensor) -> Columns:
-        """The same where column k is one against the rest and labels [N] have changed; -1 is of nobody."""
+        """Reset the tilts of rows whose component [N] changed; column k is component k against the rest."""
         from . import _numba_duals
 
         tilt, stays = self.tilt.clone(), self.stays.clone()
@@ -180,9 +184,9 @@ def improved(
     max_passes: int,
     start: Columns | None = None,
 ) -> tuple[Tensor, Columns]:
-    """Weights [P, C] nearer to the minimum of `solve`, column by column, which cost no more than the given ones.
+    """Weights [P, C] nearer to the minimum of `solve`, column by column; no column costs more than the given one.
 
-    For losses with a `box`, in memory of a host; the rows are those of all ranks.
+    For losses with a `box` and tensors on the CPU; the rows are those of all ranks.
     """
     from . import _numba_duals  # compiles or loads machine code: only where it is needed
 
@@ -197,7 +201,7 @@ def improved(
 
 
 def _require_tensors(features: Any, targets: Any, loss: Any, **others: Any) -> None:
-    """Raise ValueError unless these are dense tensors with a row for each point, finite where they have to be."""
+    """Raise ValueError unless these are dense tensors with one row per point, and finite where NaN means nothing."""
     if not isinstance(loss, Loss):
         raise ValueError(f"loss is {shown(loss)}; expected an object such as Hinge().")
     given = {name: part for name, part in others.items() if part is not None}
@@ -215,14 +219,14 @@ def _require_tensors(features: Any, targets: Any, loss: Any, **others: Any) -> N
 
 
 def _are_finite(part: Tensor, missing: bool) -> Tensor:
-    """Whether all numbers are finite, or NaN where these may be `missing`, bool []."""
+    """Whether all numbers are finite, or NaN if `missing` allows it; bool []."""
     chunks = (part[rows] for rows in row_chunks(part, part[:1].numel()))
     return torch.stack([(chunk.isfinite() | (chunk.isnan() & missing)).all() for chunk in chunks]).all()
 
 
 @dataclass(frozen=True)
 class _Problem:
-    """Both objectives, row by row."""
+    """The primal and the dual objective of one problem."""
 
     features: Tensor
     targets: Tensor
@@ -236,15 +240,15 @@ class _Problem:
         return 1.0 if self.row_weights is None else self.row_weights.to(self.features).unsqueeze(1)
 
     def feasible(self, tilt: Tensor) -> Tensor:
-        """The nearest tilts [N, C] within their bounds; NaN, of a changed file, stands for 0."""
+        """The nearest feasible tilts [N, C]; NaN, which an edited file may hold, becomes 0."""
         return self.count * self.loss.feasible(tilt.nan_to_num() / self.count, self.targets)
 
     def weights(self, tilt: Tensor) -> Tensor:
-        """eta [P, C]."""
+        """The weights eta [P, C] = nu^2 a^T t of tilts [N, C]."""
         return self.weight_scale**2 * all_sum(self.features.T @ tilt)
 
     def rows(self, rows: slice) -> _Problem:
-        """That of some rows."""
+        """The problem of some of the rows."""
         times = None if self.row_weights is None else self.row_weights[rows]
         return replace(self, features=self.features[rows], targets=self.targets[rows], row_weights=times)
 
@@ -253,20 +257,20 @@ class _Problem:
         return replace(self, features=self.features.double(), targets=self.targets.double(), row_weights=weights)
 
     def gaps(self, scores: Tensor, tilt: Tensor) -> tuple[Tensor, float]:
-        """What each factor adds to the duality gap, [N, C] or [N, 1], and the gap as a fraction of the primal."""
+        """What each factor adds to the duality gap, [N, C] or [N, 1], and the gap relative to the primal."""
         cost = -self.count * self.loss.log_factor(scores, self.targets)
-        ridge = tilt * scores  # sums to |eta|^2 / nu^2
+        ridge = tilt * scores  # its sum is |eta|^2 / nu^2
         ridge = ridge if cost.shape == ridge.shape else ridge.sum(1, keepdim=True)
-        # a bound times a count and over it is off by rounding
+        # scaling by the counts and back rounds tilts off their bounds
         own = self.loss.feasible(tilt / self.count, self.targets)
         gaps = cost + self.count * self.loss.conjugate(own, self.targets) + ridge
         gap, primal = all_sum(torch.stack([gaps.sum(), (cost + ridge / 2).sum()]))
-        # less than 0 by rounding alone
+        # rounding may make it negative
         return gaps, float((gap / primal.clamp(min=torch.finfo(primal.dtype).tiny)).clamp(min=0.0))
 
 
 def _by_passes(problem: _Problem, exact: _Problem, tilt: Tensor, tolerance: float, max_passes: int) -> Dual:
-    """By turns where they are compiled, else by all points at once."""
+    """Run compiled coordinate ascent where there is one, otherwise proximal gradient steps."""
     if host.on_cpu(problem.features) and ranks() is None:
         if (hinge := joint_hinge(exact.loss)) is not None:
             return _take_turns(exact, hinge, tilt.double(), tolerance, max_passes)
@@ -275,11 +279,11 @@ def _by_passes(problem: _Problem, exact: _Problem, tilt: Tensor, tolerance: floa
     return _accelerate(problem, tilt, tolerance, max_passes)
 
 
-# -- points take turns, compiled ---------------------------------------------------------------------------------------
+# -- compiled coordinate ascent ----------------------------------------------------------------------------------------
 
 
 def _climb(problem: _Problem, box: Box, tilt: Tensor, tolerance: float, max_passes: int) -> Dual:
-    """Column by column: passes over the rows that still add to the gap, in random order."""
+    """Visit, column by column and in random order, the rows that still add to the gap."""
     tilt, weights = tilt.clone(), problem.weights(tilt).T.contiguous()
     passes = _climb_blocks(problem, box, [0, len(tilt)], tilt, weights.unsqueeze(0), tolerance, max_passes)
     _, gap = problem.gaps(problem.features @ weights.T, tilt)
@@ -289,8 +293,10 @@ def _climb(problem: _Problem, box: Box, tilt: Tensor, tolerance: float, max_pass
 def _climb_blocks(
     problem: _Problem, box: Box, ends: list[int], tilt: Tensor, weights: Tensor, tolerance: float, max_passes: int
 ) -> Tensor:
-    """The same of the K blocks of rows between some ends [K + 1], tilts [N, C] and weights [K, C, P] in place; how many
-    passes [K] each took."""
+    """Run `_climb` for K blocks of rows between `ends` [K + 1]; return the number of passes [K] of each block.
+
+    The tilts [N, C] and weights [K, C, P] change in place.
+    """
     from . import _numba_duals  # compiles or loads machine code: only where it is needed
 
     passes = torch.empty(len(weights), dtype=torch.int64)
@@ -303,16 +309,16 @@ def _climb_blocks(
 
 
 def _room(features: np.ndarray, box: Box) -> tuple[Any, Any]:
-    """What passes over the rows of features [N, P] write to, and Newton steps, where there are any."""
+    """The buffers of passes over the rows of features [N, P], and of Newton steps where the conjugate is curved."""
     from . import _numba_duals
 
     return _numba_duals.Room.of(features), _numba_duals.Newton.of(features) if box.curvature else None
 
 
 def _boxes(problem: _Problem, box: Box) -> tuple[Any, ...]:
-    """Features [N, P], their squares [N] times nu^2, and the conjugate as compiled code takes it."""
+    """The arguments of compiled code: features [N, P], nu^2 |a_n|^2 [N], and the conjugate."""
     features, variance, shape = problem.features.contiguous(), problem.weight_scale**2, problem.targets.shape
-    count = problem.count * features.new_ones(len(features), 1)  # of no scores too
+    count = problem.count * features.new_ones(len(features), 1)  # also where there are no scores
     lower, upper = box[1:3] if problem.row_weights is None else (count * box.lower, count * box.upper)
     bounds = [part.expand(shape).contiguous().numpy() for part in (box.linear, lower, upper)]
     conjugate = (*bounds, (box.curvature / count).squeeze(1).numpy(), float(box.tube), variance)
@@ -320,7 +326,7 @@ def _boxes(problem: _Problem, box: Box) -> tuple[Any, ...]:
 
 
 def _take_turns(problem: _Problem, hinge: CrammerSinger, tilt: Tensor, tolerance: float, max_passes: int) -> Dual:
-    """Of a joint hinge, whose tilts of a row move together; as `_climb`."""
+    """As `_climb`, for a joint hinge: all tilts of a row move together."""
     from . import _numba_duals
 
     weights, generator = problem.weights(tilt).T.contiguous(), torch.Generator().manual_seed(0)
@@ -344,7 +350,7 @@ def _take_turns(problem: _Problem, hinge: CrammerSinger, tilt: Tensor, tolerance
 
 @singledispatch
 def joint_hinge(loss: Loss) -> CrammerSinger | None:
-    """The hinge of all classes together that a loss is, or masks; None for another loss."""
+    """The Crammer-Singer hinge that a loss is, or that a `Masked` loss wraps; None for any other loss."""
     return None
 
 
@@ -352,11 +358,11 @@ joint_hinge.register(CrammerSinger, lambda loss: loss)
 joint_hinge.register(Masked, lambda loss: joint_hinge(loss.loss))
 
 
-# -- all points at once ------------------------------------------------------------------------------------------------
+# -- proximal gradient steps -------------------------------------------------------------------------------------------
 
 
 def _accelerate(problem: _Problem, tilt: Tensor, tolerance: float, max_passes: int) -> Dual:
-    """Proximal gradient steps with momentum that starts anew where it points uphill (O'Donoghue & Candes 2015)."""
+    """Proximal gradient steps with momentum, which restarts where it points uphill (O'Donoghue & Candes 2015)."""
     variance = problem.weight_scale**2 * _largest_eigenvalue(problem.features)
     count, targets, every = problem.count, problem.targets, _CHECK_EVERY if host.on_cpu(tilt) else 2 * _CHECK_EVERY
     ahead, momentum, num_passes = tilt, torch.ones((), dtype=torch.float64, device=tilt.device), 0
@@ -376,7 +382,7 @@ def _accelerate(problem: _Problem, tilt: Tensor, tolerance: float, max_passes: i
 
 
 def _largest_eigenvalue(features: Tensor) -> Tensor:
-    """Of the Gram matrix, []; on many machines the sum of each one's, which is not less."""
+    """The largest eigenvalue [] of the Gram matrix; with several ranks the sum over ranks, an upper bound."""
     if not len(features):
         return all_sum(features.new_zeros(()))
     wide = features.shape[0] < features.shape[1]
@@ -388,8 +394,10 @@ def _largest_eigenvalue(features: Tensor) -> Tensor:
 
 
 def _patience(problem: _Problem, max_passes: int) -> int | None:
-    """Passes that cost about as much as the steps of the interior-point method, at most half of all; None where it does
-    not serve. Of few rows these steps cost as much as hundreds of compiled passes, whatever their matrix."""
+    """The number of passes that cost as much as the interior-point method, at most half; None where it does not apply.
+
+    With few rows its Newton steps cost as much as hundreds of compiled passes, whatever the size of their matrix.
+    """
     N, P = problem.features.shape
     if not N or not P:
         return None
@@ -404,7 +412,7 @@ def _patience(problem: _Problem, max_passes: int) -> int | None:
 
 
 def _by_newton(problem: _Problem, start: Dual, tolerance: float) -> Dual:
-    """From another solution, for the losses that have a `_patience`; the better one of both."""
+    """Run the interior-point method from `start`, if `_patience` allows; return the solution of smaller gap."""
     tilt, (gaps, gap) = start.tilt.clone(), problem.gaps(problem.features @ start.weights, start.tilt)
     hinge, box, count = joint_hinge(problem.loss), problem.loss.box(problem.targets), problem.count
     parts = problem.features, count * torch.ones_like(tilt[:, :1]), problem.weight_scale**2
@@ -425,10 +433,10 @@ def _by_newton(problem: _Problem, start: Dual, tolerance: float) -> Dual:
     return found if found.gap < start.gap else start._replace(num_passes=found.num_passes)
 
 
-_GAP = 1e-3  # by default
+_GAP = 1e-3  # the default tolerance
 _CHECK_EVERY = 5
-_PATIENCE = 2  # passes for each column of the matrix of a Newton step
-_LEAST_PATIENCE = 40  # where a step's many short operations cost more than its matrix
-_STEPS, _ROW = 10**7, 10  # what all steps cost at least, and a row beside its features, in additions of a pass
-_MOST_UNCHECKED = 5  # passes in turns, fewer at first
-_LITTLE = 1e-3  # of a row's share in the gap that is left at the end
+_PATIENCE = 2  # passes per column of the matrix of a Newton step
+_LEAST_PATIENCE = 40  # the fixed cost of a Newton step's many short operations, in passes
+_STEPS, _ROW = 10**7, 10  # the least cost of all Newton steps, and the cost of a row besides its features, in additions
+_MOST_UNCHECKED = 5  # passes between two checks of the gap; the first rounds have fewer
+_LITTLE = 1e-3  # of the mean share of a row in the largest gap allowed

@@ -1,4 +1,4 @@
-"""Elliptical slice steps: what moves a vector with a Gaussian prior where its likelihood has no other structure.
+"""Elliptical slice sampling of vectors with a Gaussian prior and an arbitrary likelihood.
 
 Source: Murray, Adams & MacKay (2010).
 """
@@ -23,12 +23,12 @@ LogLikelihood = Callable[[Tensor, Tensor], Tensor]
 def elliptical_slice(
     values: Tensor, scale: float, log_likelihood: LogLikelihood, generator: torch.Generator, *, num_steps: int = 1
 ) -> Tensor:
-    """Steps for each of B independent vectors [B, ...] of density N(0, scale^2 I) exp(log_likelihood), which it keeps.
+    """Take steps for B independent vectors [B, ...] that keep the density N(0, scale^2 I) exp(log_likelihood).
 
     Parameters
     ----------
-    log_likelihood : of some of the vectors, R values of each: (values [R, M, ...], which they are [M]) -> [R, M]
-        float64
+    log_likelihood : function (values [R, M, ...], which [M]) -> [R, M] float64 of R values of each of the M vectors
+        `which`
     """
     for _ in range(num_steps if values.numel() else 0):
         values = _step(values, scale, log_likelihood, generator)
@@ -36,10 +36,10 @@ def elliptical_slice(
 
 
 def _step(values: Tensor, scale: float, log_likelihood: LogLikelihood, generator: torch.Generator) -> Tensor:
-    """A proposal on an ellipse through each value and a draw of the prior; its angle shrinks until it is accepted.
+    """Propose points on the ellipse through each value and a prior draw; the bracket shrinks until acceptance.
 
-    The likelihood decides at which angle to stop, but not which angles come. So where it costs a wait, for a GPU or
-    for other ranks, some of them are tried at once, and the first that is accepted is taken.
+    The likelihood decides at which proposal to stop, but not which angles are proposed. So where each evaluation has to
+    wait, for a GPU or for other ranks, several proposals are evaluated at once and the first acceptable one is taken.
     """
     tries = 1 if host.on_cpu(values) and ranks() is None else _TRIES
     waiting = torch.arange(len(values), device=values.device)
@@ -68,18 +68,18 @@ def _step(values: Tensor, scale: float, log_likelihood: LogLikelihood, generator
 
 
 class _Arc(NamedTuple):
-    """Where angles [M] are drawn from, and those that were."""
+    """The bracket of each of M angles, and the angle drawn from it."""
 
     low: Tensor
     high: Tensor
     angle: Tensor
 
     def shrunk(self, generator: torch.Generator) -> _Arc:
-        """After none of them was accepted."""
+        """The bracket after `angle` was rejected, with a new draw."""
         below = self.angle < 0
         low, high = torch.where(below, self.angle, self.low), torch.where(below, self.high, self.angle)
         return _Arc(low, high, low + (high - low) * uniforms((len(low),), generator))
 
 
-MOST_SHRINKS = 100  # the bracket then has no width left
+MOST_SHRINKS = 100  # after which the bracket has no width left
 _TRIES = 4

@@ -1,11 +1,11 @@
-"""Point estimates of classifiers, for every structure and every loss: descent on their ridge and their losses.
+"""Point estimates of classifiers for every structure and loss: descent on the ridge plus the losses.
 
     Scored.cost(eta)  =  |eta_kc|^2 / (2 nu^2) - sum_{n of k} r_n log phi(y_nc | eta_kc . a_n)     for each k and c
 
-Steps are of two kinds. A loss that is made of lines and parabolas, or a joint hinge, has a dual that is quick
-(`duals`). For any other loss, one with `log_factor` alone included, a step leads to the minimum of the quadratic
-`Loss.majorize` at the present scores. No step raises the cost: while it would, it is cut to a quarter. That is needed
-because majorizers keep slacks away from zero, and some of them touch the loss but cross it elsewhere.
+There are two kinds of steps. Losses that consist of lines and parabolas, and joint hinges, have a dual that is solved
+quickly (`duals`). For any other loss, even one with `log_factor` alone, a step goes to the minimum of the quadratic
+`Loss.majorize` at the present scores. No step raises the cost: while it would, its length is divided by four. This
+check is needed because majorizers keep slacks away from zero, and some of them touch the loss but cross it elsewhere.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from .scored import Scored
 
 
 class DualLimits(NamedTuple):
-    """Where a dual stops."""
+    """When the solution of a dual stops."""
 
     tolerance: float  # relative duality gap
     max_passes: int
 
 
 class Estimate(NamedTuple):
-    """Classifiers on their way to the minimum."""
+    """A point estimate that is being improved."""
 
     weights: Tensor  # [K, P, C]
     scores: Tensor  # [N, C]
-    told: Callable[[], Tensor]  # the cost
-    tilt: Tensor  # [N, C] of the last dual, from which the next one starts
-    gap: Tensor  # [] float64 of the last dual, as a fraction of its objective; NaN where there was none
+    told: Callable[[], Tensor]  # returns the cost
+    tilt: Tensor  # [N, C], solution of the last dual, from which the next one starts
+    gap: Tensor  # [] float64, relative duality gap of the last dual; NaN if there was none
 
     @property
     def cost(self) -> Tensor:
-        """[K, C] float64; [K, 1] where the scores of all classes meet in one factor."""
+        """The cost [K, C] float64; [K, 1] where the scores of all classes meet in one factor."""
         return self.told()
 
 
 def estimate(problem: Scored, weights: Tensor, tilt: Tensor | None = None, scores: Tensor | None = None) -> Estimate:
-    """Where a descent starts: weights [K, P, C], tilts [N, C], zero if there are none, and scores [N, C] if known."""
+    """The start of a descent at weights [K, P, C], with tilts [N, C] (None: 0) and scores [N, C] (None: computed)."""
     scores = problem.scores(weights) if scores is None else scores
     nothing = torch.full((), torch.nan, dtype=torch.float64, device=weights.device)
     tilt = torch.zeros_like(scores) if tilt is None else tilt
@@ -57,15 +57,16 @@ def estimate(problem: Scored, weights: Tensor, tilt: Tensor | None = None, score
 
 
 def has_quick_dual(problem: Scored) -> bool:
-    """Whether the dual of the loss takes a few passes."""
+    """Whether a few passes solve the dual of the loss."""
     return joint_hinge(problem.loss) is not None or problem.loss.box(problem.targets) is not None
 
 
 def majorizer_minimum(problem: Scored, fit: Estimate, columns: slice, width: float = 0.0) -> Tensor:
-    """Weights [K, P, C] with `columns` at the minimum of the quadratics above the losses around the scores.
+    """Weights [K, P, C] whose `columns` minimize the majorizers of the losses at the present scores.
 
-    `width` blurs the scores, in units of the targets, if the loss has an expectation: a row on the kink of a hinge
-    has a quadratic so steep that it would hold its classifier there.
+    With a `width` > 0, and if the loss has an expectation, the loss is first averaged over scores blurred by that width
+    (in units of the targets). Otherwise a row at the kink of a hinge has so steep a majorizer that it holds its
+    classifier there.
     """
     loss, target = problem.loss, problem.targets[:, columns]
     reference = loss.reference(fit.scores, problem.targets, columns)
@@ -81,9 +82,9 @@ def majorizer_minimum(problem: Scored, fit: Estimate, columns: slice, width: flo
 
 
 def descended(problem: Scored, fit: Estimate, target: Tensor) -> Estimate:
-    """The largest share of the way to other weights [K, P, C] by which no cost rises: 1, 1/4, 1/16 and so on.
+    """Go the largest fraction (1, 1/4, 1/16, ...) of the way to other weights [K, P, C] at which no cost rises.
 
-    On a CPU sets of classifiers that need less than the whole way are costed again without the rows of the others.
+    On a CPU, classifiers that cannot go the whole way are evaluated again without the rows of the others.
     """
     reach = problem.scores(target)
     if problem.owner is None or not host.on_cpu(reach) or ranks() is not None:
@@ -93,7 +94,7 @@ def descended(problem: Scored, fit: Estimate, target: Tensor) -> Estimate:
         return fit
     some = torch.nonzero(~found.all(1)[problem.owner]).squeeze(1)
     times = None if problem.row_weights is None else problem.row_weights[some]
-    nothing = problem.features.new_empty(len(some), 0)  # what costs see of features
+    nothing = problem.features.new_empty(len(some), 0)  # costs need the number of rows alone
     part = replace(
         problem, features=nothing, targets=problem.targets[some], row_weights=times, owner=problem.owner[some]
     )
@@ -105,8 +106,11 @@ def descended(problem: Scored, fit: Estimate, target: Tensor) -> Estimate:
 def _lowered(
     problem: Scored, fit: Estimate, target: Tensor, reach: Tensor, powers: range, found: Tensor | None = None
 ) -> tuple[Estimate, Tensor]:
-    """An estimate with the weights of those sets [K, C] that are not `found` yet the largest share 1/4 ** power of the
-    way to the target, with scores `reach` [N, C], at which the cost is no higher; and which are found then."""
+    """For each classifier [K, C] not yet `found`, try the fractions 1/4 ** power of the way to `target` in turn.
+
+    The first one at which its cost is no higher is taken; `reach` [N, C] are the scores at the target. Returns the new
+    estimate and which classifiers are found.
+    """
     weights, scores, cost = fit.weights, fit.scores, fit.cost
     shares = ((power, 0.25**power) for power in powers)
     less = (
@@ -115,7 +119,7 @@ def _lowered(
     )
     found = torch.zeros_like(cost, dtype=torch.bool) if found is None else found
     for (moved, moved_scores), moved_cost in problem.costs(less):
-        lower = ~found & (moved_cost <= fit.cost)  # not so where a number is not finite
+        lower = ~found & (moved_cost <= fit.cost)  # False where a number is not finite
         if all_found(lower):
             return fit._replace(weights=moved, scores=moved_scores, told=partial(_known, moved_cost)), lower
         rows = lower if problem.owner is None else lower[problem.owner]
@@ -128,7 +132,7 @@ def _lowered(
 
 
 def target_size(problem: Scored) -> Tensor:
-    """Mean |y| [] of the known targets, 1 of signs."""
+    """The mean |y| [] of the known targets; 1 where targets are signs."""
     targets = problem.targets
     if problem.loss.target != "real":
         return targets.new_ones(())
@@ -137,12 +141,14 @@ def target_size(problem: Scored) -> Tensor:
 
 
 def minimum(problem: Scored, fit: Estimate, limits: DualLimits | None, num_steps: int) -> Estimate:
-    """Classifiers that cost no more, set by set: by the dual within `limits`, None: without it. Of a dual that is not a
-    quick one by Newton's method; then, where that leaves a gap, by the dual, and by some steps of majorizers.
+    """Classifiers that cost no more than those of `fit`.
 
-    Such steps alone stay far from the optimum where rows are separable and nu is large; a slow dual does where they are
-    not. Of a few rows that several ranks have, each of these computes all of it: where a dual is wanted, or where the
-    source of the rows is known.
+    Within `limits` (None: not at all) a quick dual is solved. If the dual is slow, Newton's method comes first, then
+    the dual if a gap is left, then `num_steps` majorizer steps. Majorizer steps alone stay far from the optimum where
+    rows are separable and nu is large; slow duals do where rows are not separable.
+
+    If several ranks have only few rows in all, each rank computes with all rows, where a dual is wanted or the source
+    of the rows is known.
     """
     if not fit.weights.numel():
         return fit
@@ -158,12 +164,12 @@ def minimum(problem: Scored, fit: Estimate, limits: DualLimits | None, num_steps
 
 
 def are_few(problem: Scored) -> bool:
-    """Whether one process, or each of several ranks, may compute for all rows."""
+    """Whether one process, or each of several ranks, may compute with all rows."""
     return ranks() is None or problem.span[1] <= MOST_TOGETHER
 
 
 def _of_all(problem: Scored, fit: Estimate, work: Callable[[Scored, Estimate], Estimate]) -> Estimate:
-    """What `work` makes of an estimate, on each rank from the rows of all ranks; for the rows that are here."""
+    """Apply `work` to the rows of all ranks, on each rank; return the result for the rows of this rank."""
     whole, tilt = problem.together(fit.tilt)
     with among(None):
         found = work(whole, estimate(whole, fit.weights, tilt))
@@ -173,7 +179,7 @@ def _of_all(problem: Scored, fit: Estimate, work: Callable[[Scored, Estimate], E
 
 
 def solved(problem: Scored, fit: Estimate, limits: DualLimits) -> Estimate:
-    """By the dual, set by set; NotImplementedError if the loss has no conjugate."""
+    """Solve the dual for each set of classifiers; NotImplementedError if the loss has no conjugate."""
     rows, tilt = problem.rows(), fit.tilt.clone()
     order = torch.cat(rows)
     weights, found, gap = solve_blocks(
@@ -192,8 +198,11 @@ def solved(problem: Scored, fit: Estimate, limits: DualLimits) -> Estimate:
 
 
 def curved(problem: Scored, fit: Estimate, tolerance: float) -> Estimate:
-    """By steps of Newton's method, for a convex loss whose dual is slow. Its slopes t are tilts of the dual, with a gap
-    of |eta - nu^2 sum_n r_n t_n a_n|^2 / (2 nu^2); where that stays too large, tilts and gap are as they were."""
+    """Take Newton steps, for a convex loss whose dual is slow.
+
+    The slopes t of the losses are feasible tilts, with duality gap |eta - nu^2 sum_n r_n t_n a_n|^2 / (2 nu^2). If the
+    gap stays too large, the tilts and the gap of `fit` are kept.
+    """
     for _ in range(_MOST_CURVED):
         fit = descended(problem, fit, problem.means(problem.loss.parabola(fit.scores, problem.targets)))
         tilt = slopes(problem.loss, fit.scores, problem.targets)
@@ -205,7 +214,7 @@ def curved(problem: Scored, fit: Estimate, tolerance: float) -> Estimate:
 
 
 def majorized(problem: Scored, fit: Estimate, num_steps: int) -> Estimate:
-    """By steps to the minima of majorizers, with blurs of several widths in turn; until they hardly lower the cost."""
+    """Take steps to the minima of majorizers, with blurs of several widths, until they hardly lower the cost."""
     before = fit
 
     def stepped(fit: Estimate, width: float) -> Estimate:
@@ -217,7 +226,7 @@ def majorized(problem: Scored, fit: Estimate, num_steps: int) -> Estimate:
         width = _WIDTHS[step % len(_WIDTHS)]
         fit = once(partial(stepped, fit, width), partial(_of_rows, problem, fit.tilt))
         num_rounds, rest = divmod(step + 1, len(_WIDTHS))
-        if not rest:  # all widths had their turn; the host looks ever less often
+        if not rest:  # a round of all widths ends; costs are compared after rounds 1, 2, 4, 8, ... alone
             is_power = not num_rounds & (num_rounds - 1)
             if is_power and step + 1 < num_steps and (before.cost - fit.cost).sum() <= _NEGLIGIBLE * fit.cost.sum():
                 break
@@ -226,7 +235,7 @@ def majorized(problem: Scored, fit: Estimate, num_steps: int) -> Estimate:
 
 
 def _of_rows(problem: Scored, tilt: Tensor, fit: Estimate) -> Estimate:
-    """An estimate from other rows, for those that are here."""
+    """An estimate whose weights come from other rows, with the scores and tilts of the rows of `problem`."""
     return fit._replace(scores=problem.scores(fit.weights), tilt=tilt)
 
 
@@ -235,7 +244,7 @@ def _known(cost: Tensor) -> Tensor:
 
 
 def slopes(loss: Loss, scores: Tensor, targets: Tensor) -> Tensor:
-    """d log phi / df [N, C] at scores [N, C], or a subgradient: which way, and how hard, each is pulled."""
+    """The derivatives d log phi / df [N, C] at scores [N, C]; subgradients at kinks."""
     with torch.enable_grad():
         leaf = scores.detach().clone().requires_grad_()
         (slope,) = torch.autograd.grad(loss.log_factor(leaf, targets).sum(), leaf)
@@ -243,11 +252,11 @@ def slopes(loss: Loss, scores: Tensor, targets: Tensor) -> Tensor:
 
 
 def all_found(found: Tensor) -> bool:
-    """Whether all of [K, C] are true, as far as the host knows without waiting for a device."""
+    """Whether all entries [K, C] are True; False on a device, which the host does not wait for."""
     return host.on_cpu(found) and bool(found.all())
 
 
-MOST_TOGETHER = 2000  # rows of several ranks
+MOST_TOGETHER = 2000  # most rows, of all ranks, that each rank may gather
 _NUM_SHARES = 5
 _MOST_CURVED = 20
 _WIDTHS = (0.3, 0.1, 0.03, 0.0)

@@ -1,11 +1,14 @@
-"""The Gaussian factors of classifiers, for every structure: expected pseudo-observations, then a natural-gradient step.
+"""Gaussian variational factors of classifiers for every structure, updated by natural-gradient steps.
 
     q(eta_kc) = N(A^-1 B, A^-1),  A_kc = I / nu^2 + sum_n r_nk omega_nkc E[a_n a_n^T],  B_kc = sum_n r_nk beta_nkc E a_n
 
-a_n is what classifiers see of row n, r_nk says how often it counts for classifier k, and (omega, beta) is `Loss.expect`
-at the mean and variance of the score under q as it is. A and B move by rho towards these sums; rho = 1 is the optimum.
-Where memberships are probabilities, rows stand on one side (`OwnSide`), or also on the negative side of the classifiers
-that they do not belong to (`BothSides`). Elsewhere who scores whom is known: rows are `Evidence`.
+a_n are the features of row n that classifiers see. r_nk says how often row n counts for classifier k. The
+pseudo-observation (omega, beta) is `Loss.expect` at the mean and variance of the score under the present q. A and B
+move by a step of size rho towards these sums; rho = 1 goes to the optimum.
+
+Where component memberships are probabilities, a row counts for the classifiers of its components alone (`OwnSide`), or
+also as a negative of the hyperplanes of all other components (`BothSides`). Where the memberships are known, rows are
+`Evidence`.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from .scored import Scored
 
 
 def moments_of(features: Tensor, variance: Tensor | None, q: Ridge) -> tuple[Tensor, Tensor]:
-    """Mean and variance, each [N, K, C], of the scores of rows with features E a [N, P], as `Evidence` has them."""
+    """Mean and variance, each [N, K, C], of the scores of rows with features E a [N, P] and Var a as in `Evidence`."""
     mean, spread = q.moments(features)
     if variance is None:
         return mean, spread
@@ -34,7 +37,7 @@ def moments_of(features: Tensor, variance: Tensor | None, q: Ridge) -> tuple[Ten
 def sums_of(
     features: Tensor, variance: Tensor | None, precision: Tensor, shift: Tensor, times: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The sums over rows in A [K, C, P, P] and B [K, P, C], of omega and beta [N, K, C] and r [N, K]."""
+    """The sums over rows in A [K, C, P, P] and B [K, P, C], from omega and beta [N, K, C] and r [N, K] (`times`)."""
     gram, linear = soft_sums(features, precision, shift, times)
     if variance is not None:
         spread = torch.einsum("nkc,nb->kcb", times.unsqueeze(2) * precision, variance)
@@ -42,15 +45,15 @@ def sums_of(
     return gram, linear
 
 
-# -- what is expected of the scores ------------------------------------------------------------------------------------
+# -- expected pseudo-observations --------------------------------------------------------------------------------------
 
 
 class OwnSide(NamedTuple):
-    """What classifiers expect of N rows that count for those that they belong to."""
+    """Expected pseudo-observations of N rows that count for the classifiers of their own component alone."""
 
     observed: PseudoObservation  # [N, K, C]
-    gain: Tensor  # [N, K] bound of E log phi(y | f)
-    rejection: Tensor  # [N] what no membership changes
+    gain: Tensor  # [N, K] lower bound of E log phi(y | f)
+    rejection: Tensor  # [N], the part of the bound that memberships do not change
 
     @classmethod
     def expect(
@@ -62,14 +65,13 @@ class OwnSide(NamedTuple):
         log_weights: Tensor | None = None,
         loss_weights: Tensor | None = None,
     ) -> OwnSide:
-        """Of rows with features [N, P], at targets [N, C]; NaN for a `Masked` loss.
+        """Expected pseudo-observations of rows with features [N, P] at targets [N, C]; NaN for a `Masked` loss.
 
-        loss_weights : c [N] or None, for factors phi^c: pseudo-observations of c times the precision, and c times the
-            bound, which stays one
-        log_weights : [N, K] or None, what else tells how rows divide among the components. Those that no gain can give
-            a share of e^-40 of a row have a gain of -inf, and their scores are not looked at.
+        loss_weights : c [N] or None, for factors phi^c: precisions, shifts and bounds are multiplied by c
+        log_weights : [N, K] or None, the other terms of log r_nk. Where no gain could raise a share above e^-40, the
+            gain is -inf and the score is not computed.
         """
-        y = targets.T.contiguous().T.unsqueeze(1)  # rows last in memory, as scores are
+        y = targets.T.contiguous().T.unsqueeze(1)  # contiguous along the rows, as scores are
         mean = q.score_mean(features)
         asked = None if log_weights is None else _asked(features, q, mean, y, loss, log_weights, loss_weights)
         observed, bound = loss.expect_with_bound(mean, q.score_variance(features, asked), y)
@@ -82,20 +84,20 @@ class OwnSide(NamedTuple):
 
     @staticmethod
     def counted(r: Tensor) -> Tensor:
-        """How often each row counts for each classifier [N, K], from memberships r [N, K]."""
+        """How often each row counts for each classifier [N, K], given memberships r [N, K]."""
         return r
 
     def times(self, r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Precision and shift [N, K, C], and how often each counts [N, K], from memberships r [N, K]."""
+        """Precision and shift [N, K, C], and how often each row counts [N, K], given memberships r [N, K]."""
         return *self.observed, r
 
 
 class BothSides(NamedTuple):
-    """What hyperplanes that see every row expect: it is a positive with weight r, a negative with weight 1 - r."""
+    """Expected pseudo-observations of N rows for repelling hyperplanes: positive with weight r, else negative."""
 
     positive: PseudoObservation  # [N, K, C]
     negative: PseudoObservation  # [N, K, C]
-    gain: Tensor  # [N, K] bound of E log phi(+1 | f) less that of E log phi(-1 | f)
+    gain: Tensor  # [N, K] bound of E log phi(+1 | f) minus that of E log phi(-1 | f)
     rejection: Tensor  # [N] bound of sum_k E log phi(-1 | f)
 
     @classmethod
@@ -108,7 +110,7 @@ class BothSides(NamedTuple):
         log_weights: Tensor | None = None,
         loss_weights: Tensor | None = None,
     ) -> BothSides:
-        """Of rows with features [N, P], on both sides of every hyperplane; targets and weights are not read."""
+        """Expected pseudo-observations of rows with features [N, P]; targets and weights are not read."""
         mean, variance = q.moments(features)
         one = torch.ones_like(mean)
         positive, accepted = loss.expect_with_bound(mean, variance, one)
@@ -118,11 +120,11 @@ class BothSides(NamedTuple):
 
     @staticmethod
     def counted(r: Tensor) -> Tensor:
-        """Once, whatever the memberships [N, K]."""
+        """Each row counts once for each hyperplane, whatever its memberships [N, K]."""
         return torch.ones_like(r)
 
     def times(self, r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The same, averaged over the sides, [N, K, C] and [N, K]."""
+        """Precision and shift [N, K, C], averaged over both sides by the memberships r [N, K], and counts [N, K]."""
         weight, pairs = r.unsqueeze(-1), zip(self.negative, self.positive, strict=True)
         precision, shift = (negative + weight * (positive - negative) for negative, positive in pairs)
         return precision, shift, self.counted(r)
@@ -137,10 +139,10 @@ def _asked(
     log_weights: Tensor,
     loss_weights: Tensor | None,
 ) -> Tensor | None:
-    """The pairs [N, K] of rows and components that may get a share, given that no gain is above 0; None if these are
-    most of them.
+    """The pairs [N, K] of rows and components that may get a share above e^-40, given that no gain exceeds 0.
 
-    The largest weight [N, 1] of a row, with its gain, is what the others are compared with.
+    Each is compared with the component of largest weight of its row, whose gain is computed. None if most pairs
+    qualify.
     """
     largest, first = log_weights.max(1, keepdim=True)
     if not is_sparse(features, log_weights > largest - _NO_SHARE):
@@ -155,28 +157,28 @@ def _asked(
 
 
 def sides_of(model: Model) -> type[OwnSide] | type[BothSides]:
-    """Who scores whom: classifiers the rows of their own component, or hyperplanes that repel all rows."""
+    """`BothSides` for a model whose hyperplanes repel the rows of other components, `OwnSide` for any other model."""
     return BothSides if model.repels else OwnSide
 
 
-# -- the update --------------------------------------------------------------------------------------------------------
+# -- natural-gradient steps --------------------------------------------------------------------------------------------
 
 
 def prior(num_components: int, num_features: int, num_scores: int, weight_scale: float, like: Tensor) -> Ridge:
-    """N(0, nu^2 I) of all classifiers, [K, P, C], in the dtype and on the device of another tensor."""
+    """The prior N(0, nu^2 I) as a factor [K, P, C], in the dtype and on the device of `like`."""
     K, P, C = num_components, num_features, num_scores
     identity = torch.eye(P, dtype=like.dtype, device=like.device)
     return Ridge(like.new_zeros(K, P, C), (identity / weight_scale).expand(K, C, P, P))
 
 
 def natural_step(q: Ridge, sums: tuple[Tensor, Tensor], weight_scale: float, rho: float = 1.0) -> Ridge:
-    """q(eta) a step of size rho towards the optimum for sums in A [K, C, P, P] and B [K, P, C] (`sums_of`)."""
+    """A natural-gradient step of size rho towards the optimum for the sums in A [K, C, P, P] and B [K, P, C]."""
     natural = with_prior(*sums, weight_scale)
     return Ridge.of_natural(*natural) if rho == 1.0 else q.towards(natural, rho)
 
 
 def extrapolated(q: Ridge, weight_scale: float, scale: float) -> Ridge:
-    """q(eta) as if each row had counted `scale` times as often."""
+    """The factor that results if each row counts `scale` times as often."""
     gram, linear = q.natural
     gram = scale * gram
     gram.diagonal(dim1=-2, dim2=-1).add_((1 - scale) / weight_scale**2)
@@ -185,9 +187,9 @@ def extrapolated(q: Ridge, weight_scale: float, scale: float) -> Ridge:
 
 @dataclass(frozen=True, eq=False)
 class Evidence(Scored):
-    """What rows say of a variational factor of their classifiers: `Scored` at expected features E a [N, P].
+    """Rows with known owners for variational factors of their classifiers: `Scored` at expected features E a [N, P].
 
-    The first B features may be independent variables: E[a a^T] = E a E a^T + diag(Var a).
+    The first B features may be independent random variables: E[a a^T] = E a E a^T + diag(Var a).
     """
 
     variance: Tensor | None = None  # Var a [N, B]; None: all features are known
@@ -203,12 +205,12 @@ class Evidence(Scored):
         return found[0], found[1]
 
     def expected(self, moments: tuple[Tensor, Tensor]) -> PseudoObservation:
-        """Expected pseudo-observations [N, C] at moments of the scores."""
+        """Expected pseudo-observations [N, C], given the mean and variance of the scores."""
         observed = self.loss.expect(*moments, self.targets)
         return PseudoObservation(*(part.expand_as(moments[0]) for part in observed))
 
     def sums(self, observed: PseudoObservation) -> tuple[Tensor, Tensor]:
-        """Of A [K, C, P, P] and B [K, P, C], of pseudo-observations [N, C]."""
+        """The sums over rows in A [K, C, P, P] and B [K, P, C], of pseudo-observations [N, C]."""
         parts = [part.unsqueeze(1) for part in observed]
         parts.append(self.counted(torch.ones_like(self.features[:, :1])))
         if self.owner is None:
@@ -221,13 +223,15 @@ class Evidence(Scored):
         return self.features[rows], None if self.variance is None else self.variance[rows]
 
     def step(self, q: Ridge, rho: float = 1.0, moments: tuple[Tensor, Tensor] | None = None) -> Ridge:
-        """The natural step from q(eta), at its moments of the scores [N, C]: rho = 1 does not lower the bound."""
+        """The natural-gradient step from q(eta), at moments of the scores [N, C]; rho = 1 does not lower the bound."""
         observed = self.expected(self.moments(q) if moments is None else moments)
         return natural_step(q, self.sums(observed), self.weight_scale, rho)
 
     def step_with_moments(self, q: Ridge, rho: float = 1.0) -> tuple[Ridge, tuple[Tensor, Tensor]]:
-        """The natural step of classifiers that all rows count for, by known features, and the moments of the scores
-        [N, C] before it."""
+        """The natural-gradient step, and mean and variance of the scores [N, C] before it, in one pass.
+
+        For one set of classifiers that scores all rows, with known features.
+        """
         each = self.counted(torch.ones_like(self.features[:, :1]))
 
         def observe(rows: slice, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -239,7 +243,7 @@ class Evidence(Scored):
         return natural_step(q, sums, self.weight_scale, rho), (mean.squeeze(1), variance.squeeze(1))
 
     def bound(self, q: Ridge, moments: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        """sum_n r_n E log phi, by its bound, less KL(q(eta) || p(eta)), [] float64."""
+        """The lower bound of sum_n r_n E log phi, minus KL(q(eta) || p(eta)), [] float64."""
         mean, variance = self.moments(q) if moments is None else moments
         each = self.counted(self.loss.expected_log_factor(mean, variance, self.targets))
         return all_sum(each.sum(dtype=torch.float64)) - q.kl(self.weight_scale).sum(dtype=torch.float64)

@@ -1,9 +1,9 @@
-"""Batched weighted ridge: the one solver behind the classifier update of every backend.
+"""Batched weighted ridge regressions: the solver behind the classifier update of every backend.
 
     A_kc = I / nu^2 + sum_n r_nk precision_nc a_n a_n^T,    B_kc = sum_n r_nk shift_nc a_n
 
-Gibbs draws from N(A^-1 B, A^-1), SVI keeps that Gaussian, the small-variance limit takes its mean. Where rows are fewer
-than features `row_space` has the same law.
+Gibbs draws from N(A^-1 B, A^-1), SVI keeps this Gaussian, and the small-variance limit takes its mean. `row_space` has
+the same Gaussian for fewer rows than features.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from .row_space import RowRidge
 
 @dataclass(frozen=True)
 class Ridge:
-    """Gaussians N(mean_kc, A_kc^-1) of K components and C scores."""
+    """Gaussians N(mean_kc, A_kc^-1) of the weight vectors of K components and C scores."""
 
     mean: Tensor  # [K, P, C]
-    precision_tril: Tensor  # [K, C, P, P], Cholesky factor L of A = L L^T; or [K, 1, P, P] for all scores
+    precision_tril: Tensor  # [K, C, P, P], Cholesky factor L of A = L L^T; [K, 1, P, P] if all scores share A
 
     @classmethod
     def of_natural(cls, gram: Tensor, linear: Tensor) -> Ridge:
-        """From A [K, C, P, P], or [K, 1, P, P] for all scores, and A m [K, P, C]."""
+        """From A [K, C, P, P], or [K, 1, P, P] if all scores share it, and A m [K, P, C]."""
         tril = safe_cholesky(gram)
         if gram.shape[1] == 1:
             return cls(torch.cholesky_solve(linear, tril.squeeze(1)), tril)
@@ -47,11 +47,11 @@ class Ridge:
 
     @property
     def squares(self) -> Tensor:
-        """E eta^2 [K, P, C]."""
+        """The second moments E eta^2 [K, P, C]."""
         return self.mean.square() + self._inverse_tril.square().sum(-2).mT
 
     def __getitem__(self, components: list[int]) -> Ridge:
-        """Those of some components."""
+        """The Gaussians of some components."""
         return Ridge(self.mean[components], self.precision_tril[components])
 
     def towards(self, natural: tuple[Tensor, Tensor], rho: float) -> Ridge:
@@ -69,7 +69,7 @@ class Ridge:
         return self.mean.unsqueeze(1) + step.permute(0, 3, 2, 1)
 
     def log_density(self, weights: Tensor) -> Tensor:
-        """log N(eta; mean, A^-1) [K, R] of R sets of classifiers [K, R, P, C]."""
+        """log N(eta; mean, A^-1) [K, R] of R draws eta [K, R, P, C], summed over the scores."""
         gap = (weights - self.mean.unsqueeze(1)).permute(0, 3, 1, 2)
         square = (gap @ self.precision_tril).square().sum((1, 3))
         log_det = self.precision_tril.diagonal(dim1=-2, dim2=-1).log().sum(2).expand(-1, self.mean.shape[2])
@@ -78,7 +78,7 @@ class Ridge:
     def moments(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance, each [N, K, C], of the scores of features [N, P].
 
-        In memory rows are last: what is computed of one component after the other runs along them.
+        In memory the index of the row varies fastest, for code that takes one component after another.
         """
         return self.score_mean(features), self.score_variance(features)
 
@@ -87,9 +87,9 @@ class Ridge:
         return self._rows_last(self.mean.mT.flatten(0, 1) @ features.T)
 
     def score_variance(self, features: Tensor, asked: Tensor | None = None) -> Tensor:
-        """Variance [N, K, C] of the scores of features [N, P]: |L^-1 a_n|^2, or of many ridges <A^-1, a_n a_n^T>.
+        """Variance [N, K, C] of the scores of features [N, P]: |L^-1 a_n|^2, or for many ridges <A^-1, a_n a_n^T>.
 
-        asked : bool [N, K] or None: which rows and components are asked for; the variance of the others is 1
+        asked : bool [N, K] or None: the pairs of rows and components to compute; the variance of the others is 1
         """
         if asked is not None:
             found = features.new_ones((*self.precision_tril.shape[:2], len(features)))
@@ -102,7 +102,7 @@ class Ridge:
             chunks = _chunks(features, self._covariances.shape[1] + len(inverse))
             variances = [(self._covariances @ _products(features[rows])).clamp_(min=0.0) for rows in chunks]
         else:
-            # the sum over P then adds whole vectors, several times faster than short inner sums
+            # summing over P then adds whole vectors, several times faster than short inner sums
             variances = [
                 (inverse.flatten(0, 1) @ features[rows].T).unflatten(0, inverse.shape[:2]).square_().sum(1)
                 for rows in _chunks(features, inverse.shape[:2].numel())
@@ -110,14 +110,14 @@ class Ridge:
         return self._rows_last(torch.cat(variances, 1))
 
     def _rows_last(self, values: Tensor) -> Tensor:
-        """[N, K, C] of values [K C, N]."""
+        """Values [K C, N] as [N, K, C]."""
         return values.unflatten(0, (len(self.mean), len(values) // max(1, len(self.mean)))).permute(2, 0, 1)
 
     def kl(self, weight_scale: float) -> Tensor:
         """KL(N(mean, A^-1) || N(0, nu^2 I)) [K], summed over the scores."""
         num_features = self.mean.shape[1]
         trace = self._inverse_tril.square().sum((-2, -1))  # tr A^-1 = |L^-1|_F^2
-        log_det = 2 * self.precision_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)  # of A
+        log_det = 2 * self.precision_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)  # log det A
         square = self.mean.square().sum(1)
         constant = num_features * (2 * math.log(weight_scale) - 1)
         per_score = (trace + square) / weight_scale**2 + log_det + constant
@@ -125,24 +125,27 @@ class Ridge:
 
     @cached_property
     def _inverse_tril(self) -> Tensor:
-        """L^-1 [K, C, P, P], laid out as products take it."""
+        """L^-1 [K, C, P, P], contiguous for matrix products."""
         identity = torch.eye(self.mean.shape[1], dtype=self.mean.dtype, device=self.mean.device)
         return torch.linalg.solve_triangular(self.precision_tril, identity, upper=False).contiguous()
 
     @cached_property
     def _covariances(self) -> Tensor:
-        """A^-1, [K C, P (P + 1) / 2] as `_products` take them."""
+        """The upper halves of the A^-1 [K C, P (P + 1) / 2], which multiply `_products`."""
         inverse = self._inverse_tril.flatten(0, 1)
         return _upper(inverse.mT @ inverse)
 
 
 class Laws(tuple[Ridge | RowRidge, ...]):
-    """Gaussians of K sets of C classifiers over the same rows: of all sets in one, or of one set each."""
+    """Gaussians of K sets of C classifiers over the same rows, as one `Ridge` or as one item per set."""
 
     @classmethod
     def of_rows(cls, features: Tensor, precision: Tensor, shift: Tensor, weight_scale: float) -> Laws:
-        """From precision and shift [N, K, C]. Where features are many, a set has the rows alone that say anything of
-        it, and one covariance for all its scores, at their mean precision."""
+        """From precision and shift [N, K, C] of pseudo-observations.
+
+        With many features, each set uses only the rows whose precision or shift is not 0, and one covariance for all
+        its scores, at their mean precision.
+        """
         if features.shape[1] < _WIDE or ranks() is not None:
             ones = precision.new_ones(precision.shape[:2])
             return cls([Ridge.of_natural(*soft_natural(features, precision, shift, ones, weight_scale=weight_scale))])
@@ -155,7 +158,7 @@ class Laws(tuple[Ridge | RowRidge, ...]):
 
     @property
     def mean(self) -> Tensor:
-        """[K, P, C]."""
+        """The means [K, P, C]."""
         return torch.cat([law.mean for law in self])
 
     def moments(self, features: Tensor) -> tuple[Tensor, Tensor]:
@@ -164,15 +167,15 @@ class Laws(tuple[Ridge | RowRidge, ...]):
         return mean, variance
 
     def kl(self, weight_scale: float) -> Tensor:
-        """KL from N(0, nu^2 I) [K]."""
+        """KL(law || N(0, nu^2 I)) [K]."""
         return torch.cat([law.kl(weight_scale) for law in self])
 
     def draws(self, number: int, generator: torch.Generator) -> Tensor:
-        """R draws of each set [K, R, P, C]."""
+        """R draws of each set of classifiers, [K, R, P, C]."""
         return torch.cat([law.draws(number, generator) for law in self])
 
     def log_density(self, weights: Tensor) -> Tensor:
-        """log densities [K, R] of R values [K, R, P, C]."""
+        """Log densities [K, R] of R draws [K, R, P, C]."""
         parts = weights.split([len(law.mean) for law in self])
         return torch.cat([law.log_density(part) for law, part in zip(self, parts, strict=True)])
 
@@ -180,13 +183,13 @@ class Laws(tuple[Ridge | RowRidge, ...]):
 def natural_of_owners(
     features: Tensor, precision: Tensor, shift: Tensor, rows: Sequence[Tensor], weight_scale: float
 ) -> tuple[Tensor, Tensor]:
-    """A [K, C, P, P] and B [K, P, C] of classifiers that score rows of their own; the prior's where there are none.
+    """A [K, C, P, P] and B [K, P, C] of K sets of classifiers with rows of their own; without rows the prior's.
 
     Parameters
     ----------
     features : Tensor [N, P]
     precision, shift : Tensor [N, C], the pseudo-observations of the scores; precision may be [N, 1], and A [K, 1, P, P]
-    rows : the numbers of the rows of each of K owners
+    rows : the row numbers of each of the K owners
     """
     (P, C), K = (features.shape[1], precision.shape[1]), len(rows)
     gram, linear = features.new_zeros((K, C, P, P)), features.new_zeros((K, shift.shape[1], P))
@@ -196,8 +199,10 @@ def natural_of_owners(
 
 
 def _add(features: Tensor, root: Tensor, shift: Tensor, rows: Sequence[Tensor], gram: Tensor, linear: Tensor) -> None:
-    """Add to the sums [K, C, P, P] and [K, C', P] of each owner its rows, times the roots of their precisions, [N, C],
-    and times shifts [N, C']."""
+    """Add precision a a^T of each owner's rows to gram [K, C, P, P], and shift a to linear [K, C', P].
+
+    root [N, C] are the square roots of the precisions; shift is [N, C'].
+    """
     for k, own in enumerate(rows):
         for tile in own.split(_TILE):
             seen, roots = features.index_select(0, tile), root[tile]
@@ -210,7 +215,7 @@ def _add(features: Tensor, root: Tensor, shift: Tensor, rows: Sequence[Tensor], 
 def _add_compiled(
     features: Tensor, root: Tensor, shift: Tensor, rows: Sequence[Tensor], gram: Tensor, linear: Tensor
 ) -> None:
-    """The same on a CPU, tile by tile. Grams are numpy's, which unlike torch takes only half of each."""
+    """`_add` on a CPU, in tiles of rows; numpy, unlike torch, computes only one half of a Gram matrix."""
     from . import _numba_scores  # compiles or loads machine code: only where it is needed
 
     arrays = [part.contiguous().numpy() for part in (features, root, shift)]
@@ -228,15 +233,18 @@ def _add_compiled(
 def owner_means(
     features: Tensor, precision: Tensor, shift: Tensor, rows: Sequence[Tensor], weight_scale: float
 ) -> Tensor:
-    """The means [K, P, C] alone of `ridges_of_owners`."""
+    """The means [K, P, C] of `ridges_of_owners`."""
     return torch.cat([law.mean for law in ridges_of_owners(features, precision, shift, rows, weight_scale)])
 
 
 def ridges_of_owners(
     features: Tensor, precision: Tensor, shift: Tensor, rows: Sequence[Tensor], weight_scale: float
 ) -> Iterator[Ridge | RowRidge]:
-    """The laws N(A^-1 B, A^-1) from features [N, P], precision and shift [N, C] and the rest as in `natural_of_owners`:
-    of as many of the K sets of classifiers at once as are small; in the space of the rows one after the other."""
+    """The Gaussians N(A^-1 B, A^-1) of K sets of classifiers with rows of their own, given as in `natural_of_owners`.
+
+    features [N, P], precision and shift [N, C]. Small sets are solved many at a time; a set with fewer rows than
+    features is solved alone, in the space of its rows.
+    """
     (_, P), together = features.shape, list[Tensor]()
     most = max(1, _MOST_NUMBERS // max(1, precision.shape[1] * P * P))
     for own in rows:
@@ -253,16 +261,17 @@ def ridges_of_owners(
 
 
 def in_row_space(num_rows: int, num_features: int) -> bool:
-    """Whether laws of classifiers are taken in the space of the rows, which are then on one machine."""
+    """Whether to represent a classifier in the space of its rows, which requires all rows on one machine."""
     return ranks() is None and num_features >= _WIDE and num_rows < num_features
 
 
 def soft_means(
     features: Tensor, precision: Tensor, shift: Tensor, responsibilities: Tensor, *, weight_scale: float
 ) -> Tensor:
-    """The means A^-1 B [K, P, C] of `soft_natural`; of fewer rows than features solved for the N rows.
+    """The means A^-1 B [K, P, C] of `soft_natural`; with fewer rows than features solved in the space of the rows.
 
-    The host waits for no factor: diagonals are raised by a share of their rounding, and what has no factor is NaN.
+    The host waits for no Cholesky factor: each diagonal is raised by its rounding error, and a matrix that still has no
+    factor gives NaN.
     """
     (N, P), (K, C) = features.shape, precision.shape[1:]
     if not in_row_space(N, P):
@@ -275,7 +284,7 @@ def soft_means(
 
 
 def _raised_cholesky(matrix: Tensor) -> Tensor:
-    """Lower Cholesky factors [..., D, D], the diagonals raised by their rounding; NaN where there is none."""
+    """Lower Cholesky factors [..., D, D], diagonals raised by their rounding error; NaN where there is none."""
     raised = matrix.clone()
     raised.diagonal(dim1=-2, dim2=-1).mul_(1 + matrix.shape[-1] * torch.finfo(matrix.dtype).eps)
     tril, info = torch.linalg.cholesky_ex(raised)
@@ -285,7 +294,7 @@ def _raised_cholesky(matrix: Tensor) -> Tensor:
 def soft_natural(
     features: Tensor, precision: Tensor, shift: Tensor, responsibilities: Tensor, *, weight_scale: float
 ) -> tuple[Tensor, Tensor]:
-    """A [K, C, P, P] and B [K, P, C] from soft assignments.
+    """A [K, C, P, P] and B [K, P, C], prior included, given responsibilities.
 
     Parameters
     ----------
@@ -297,7 +306,7 @@ def soft_natural(
 
 
 def soft_sums(features: Tensor, precision: Tensor, shift: Tensor, responsibilities: Tensor) -> tuple[Tensor, Tensor]:
-    """The sums over these rows in A [K, C, P, P] and B [K, P, C] of `soft_natural`, which has the prior as well."""
+    """The sums over these rows in A [K, C, P, P] and B [K, P, C] of `soft_natural`, without the prior."""
     shape, num_features = precision.shape[1:], features.shape[1]
     if is_sparse(features, responsibilities):
         pairs = ((rows, slice(k, k + 1)) for k, rows in enumerate(_rows_of(responsibilities != 0)))
@@ -320,23 +329,24 @@ def soft_sums(features: Tensor, precision: Tensor, shift: Tensor, responsibiliti
 
 
 def is_sparse(features: Tensor, pairs: Tensor) -> bool:
-    """Whether most pairs [N, K] of rows and components are zero, and components worth a product for their own rows."""
-    if not host.on_cpu(pairs) or features.shape[1] < _NARROW:  # where products cost less than to look
+    """Whether most pairs [N, K] of rows and components are 0, so that one matrix product per component is faster."""
+    if not host.on_cpu(pairs) or features.shape[1] < _NARROW:  # with few features, products cost less than this check
         return False
     return 2 * int(torch.count_nonzero(pairs)) < pairs.numel()
 
 
 def _rows_of(pairs: Tensor) -> tuple[Tensor, ...]:
-    """The numbers of the rows of each component, of pairs [N, K] that are true."""
+    """The row numbers of each component, from pairs [N, K] that are True for the component's rows."""
     return torch.nonzero(pairs.T)[:, 1].split(pairs.sum(0).tolist())
 
 
 def moments_and_sums(
     q: Ridge, features: Tensor, observe: Callable[[slice, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-    """`Ridge.moments`, and `soft_sums` of what is observed there; products of features serve both.
+    """`Ridge.moments`, and `soft_sums` of the pseudo-observations there; both share the products of features.
 
-    observe : from some rows and the moments [n, K, C] of their scores to precision, shift [n, K, C] and times [n, K]
+    observe : function of a slice of rows and the moments [n, K, C] of their scores; returns precision, shift [n, K, C]
+        and responsibilities [n, K]
     """
     R, P = q.precision_tril.shape[:2].numel(), features.shape[1]
     if not _takes_products(features, R):
@@ -358,7 +368,7 @@ def moments_and_sums(
 
 
 def with_prior(gram: Tensor, linear: Tensor, weight_scale: float) -> tuple[Tensor, Tensor]:
-    """A and B from sums over the rows of one machine, gram [K, C, P, P] and linear [K, P, C]."""
+    """A and B of all ranks from the sums gram [K, C, P, P] and linear [K, P, C] over this rank's rows, prior added."""
     gram, linear = all_sums(gram, linear)
     gram = gram.clone(memory_format=torch.contiguous_format)
     gram.diagonal(dim1=-2, dim2=-1).add_(weight_scale**-2)
@@ -366,33 +376,35 @@ def with_prior(gram: Tensor, linear: Tensor, weight_scale: float) -> tuple[Tenso
 
 
 def rows_of_owners(owner: Tensor, num_owners: int) -> list[Tensor]:
-    """The numbers [N_k] of the rows of each owner, in increasing order, from the owners [N] of the rows."""
-    narrow = owner.to(torch.int16) if num_owners < 2**15 else owner  # sorts several times as fast
+    """The row numbers [N_k] of each owner, in increasing order, from the owner [N] of each row."""
+    narrow = owner.to(torch.int16) if num_owners < 2**15 else owner  # int16 sorts several times as fast
     sizes = torch.bincount(owner, minlength=num_owners).tolist()
     return list(torch.argsort(narrow, stable=True).split(sizes))
 
 
 def _takes_products(features: Tensor, num_ridges: int) -> bool:
-    """Whether there are so many ridges, of few features, that products of all pairs of features pay. In single
-    precision they would cancel."""
+    """Whether ridges are so many, and features so few, that products of all pairs of features save time.
+
+    Not in single precision, where differences of such products lose too many digits.
+    """
     return num_ridges >= _MANY and features.shape[1] < _WIDE and features.dtype == torch.float64
 
 
 def _products(features: Tensor) -> Tensor:
-    """a_np a_nq of p <= q, [P (P + 1) / 2, N]."""
+    """The products a_np a_nq for p <= q, [P (P + 1) / 2, N]."""
     columns = features.T.contiguous()
     first, second = torch.triu_indices(len(columns), len(columns), device=features.device)
     return columns[first].mul_(columns[second])
 
 
 def _upper(matrices: Tensor) -> Tensor:
-    """What `_products` are multiplied by in <matrix, a a^T>, [R, P (P + 1) / 2] of symmetric matrices [R, P, P]."""
+    """Factors [R, P (P + 1) / 2] with <matrix, a a^T> = factors @ `_products`, of symmetric matrices [R, P, P]."""
     first, second = torch.triu_indices(*matrices.shape[1:], device=matrices.device)
     return matrices[:, first, second] * (1 + (first < second).to(matrices))
 
 
 def _whole(upper: Tensor, num_features: int) -> Tensor:
-    """Symmetric matrices [R, P, P] of their entries p <= q."""
+    """Symmetric matrices [R, P, P] from their entries p <= q."""
     first, second = torch.triu_indices(num_features, num_features, device=upper.device)
     place = first.new_empty(num_features, num_features)
     place[first, second] = place[second, first] = torch.arange(len(first), device=upper.device)
@@ -400,13 +412,13 @@ def _whole(upper: Tensor, num_features: int) -> Tensor:
 
 
 def _chunks(features: Tensor, width: int) -> Iterator[slice]:
-    """Slices of the rows for which an array of `width` numbers for each row about fits a cache, or a GPU."""
+    """Slices of the rows such that `width` numbers per row about fit the cache of a CPU, or the memory of a GPU."""
     step = max(64, (2**16 if host.on_cpu(features) else 2**25) // max(1, width))
     yield from (slice(start, start + step) for start in range(0, max(1, len(features)), step))
 
 
 _TILE = 1024  # rows at a time, few enough for a cache
-_NARROW = 16  # features, below which no row is left out
-_MANY = 16  # ridges over the same rows
-_WIDE = 64  # features, from which on the space of fewer rows is worth its steps
-_MOST_NUMBERS = 2**22  # of the matrices A that are in memory at once
+_NARROW = 16  # with fewer features, products use all rows
+_MANY = 16  # the least number of ridges for `_products`
+_WIDE = 64  # the least number of features for work in the space of the rows
+_MOST_NUMBERS = 2**22  # most entries of the matrices A in memory at once

@@ -1,15 +1,16 @@
-"""Gaussians of classifiers with more features than rows, in numbers that belong to the rows.
+"""Gaussians of classifiers with more features than rows, represented in the space of the rows.
 
     N(A^-1 a^T b, A^-1),   A = I / nu^2 + a^T W a,   S = I + nu^2 W^(1/2) a a^T W^(1/2)
 
-of rows a [N, P], precisions W and shifts b [N]. A is a P x P matrix, S an N x N matrix, and
+for features a [N, P], precisions W and shifts b [N]. A is a P x P matrix and S an N x N matrix. The formulas are
 
     mean                    nu^2 a^T W^(1/2) S^-1 W^(-1/2) b
     a draw                  u + nu^2 a^T W^(1/2) S^-1 (W^(-1/2) b - W^(1/2) a u - d),   u ~ N(0, nu^2 I), d ~ N(0, I)
     variance of a score     nu^2 |x|^2 - nu^4 |L^-1 W^(1/2) a x|^2,   S = L L^T
     log det A = log det S - 2 P log nu,    tr A^-1 = nu^2 (P - N + tr S^-1)
 
-in O(N^2 (N + P)). S is as well conditioned as A. Source of the draw: Bhattacharya, Chakraborty & Mallick (2016).
+and take O(N^2 (N + P)) operations. S is as well conditioned as A. Source of the draw: Bhattacharya, Chakraborty &
+Mallick (2016).
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from ...models.linalg import safe_cholesky
 
 @dataclass(frozen=True)
 class RowRidge:
-    """The laws of one set of C classifiers, with the shapes of a `Ridge` of K = 1."""
+    """The Gaussians of one set of C classifiers, with the shapes of a `Ridge` with K = 1."""
 
     features: Tensor  # a [N, P]
     weight_scale: float  # nu
-    root: Tensor  # W^(1/2) [C, N]; or [1, N] for all scores
+    root: Tensor  # W^(1/2) [C, N]; [1, N] if all scores share it
     pull: Tensor  # W^(-1/2) b [C, N]
     tril: Tensor  # L [C, N, N] or [1, N, N]
 
@@ -45,9 +46,9 @@ class RowRidge:
         weight_scale: float,
         factor: Callable[[Tensor], Tensor] = safe_cholesky,
     ) -> RowRidge:
-        """From precisions and shifts [C, N] of features [N, P]; `factor` gives Cholesky factors.
+        """From precisions and shifts [C, N] of features [N, P]; `factor` computes Cholesky factors.
 
-        A precision of less than its rounding is raised to that.
+        A precision below its rounding error is raised to that error.
         """
         kernel = weight_scale**2 * (features @ features.T)
         limits = torch.finfo(kernel.dtype)
@@ -58,7 +59,7 @@ class RowRidge:
 
     @cached_property
     def mean(self) -> Tensor:
-        """[1, P, C]."""
+        """The means [1, P, C]."""
         return self._across(self.pull).T.unsqueeze(0)
 
     def draw(self, generator: torch.Generator) -> Tensor:
@@ -72,13 +73,13 @@ class RowRidge:
         return self.drawn(prior, slack).mT.unsqueeze(0)
 
     def drawn(self, prior: Tensor, slack: Tensor) -> Tensor:
-        """Draws [R, C, P] of standard normals u / nu [R, C, P] and d [R, C, N]."""
+        """Draws [R, C, P] from standard normal numbers u / nu [R, C, P] and d [R, C, N]."""
         start = self.weight_scale * prior
         return start + self._across(self.pull - self.root * (start @ self.features.T) - slack)
 
     def _across(self, rows: Tensor) -> Tensor:
-        """nu^2 a^T W^(1/2) S^-1 v [..., C, P], of v [..., C, N]."""
-        if len(self.tril) == 1:  # one solution of all
+        """nu^2 a^T W^(1/2) S^-1 v [..., C, P] for v [..., C, N]."""
+        if len(self.tril) == 1:  # all scores share one factorization
             solved = torch.cholesky_solve(rows.flatten(0, -2).T, self.tril[0]).T.view_as(rows)
         else:
             solved = torch.cholesky_solve(rows.unsqueeze(-1), self.tril).squeeze(-1)
@@ -96,7 +97,7 @@ class RowRidge:
         return found.clamp_(min=0.0).T.unsqueeze(1)
 
     def kl(self, weight_scale: float) -> Tensor:
-        """KL(N(mean, A^-1) || N(0, nu^2 I)) [1], summed over the classifiers; nu must be that of the law."""
+        """KL(N(mean, A^-1) || N(0, nu^2 I)) [1], summed over the classifiers; nu must be this object's."""
         return self._kl.unsqueeze(0)
 
     @cached_property

@@ -1,13 +1,13 @@
-"""Who scores whom: rows with what classifiers see of them, and all that is asked of their classifiers eta [K, P, C].
+"""Rows and the classifiers eta [K, P, C] that score them: costs, densities, posteriors and draws of the classifiers.
 
     log p(eta, y)  =  log N(eta; 0, nu^2 I) + sum_n r_n log phi(y_n | f_n),     f_n = eta_{k(n)}^T a_n
 
-One set of classifiers scores all rows, or each row has an owner k(n) whose set scores it. Where each hyperplane scores
-all rows and rejects those of other components (`RepellingHyperplanes`), components are the scores of one set.
+In `Scored`, one set of classifiers scores all rows, or each row has an owner k(n) (its component) whose set scores it.
+In `RepellingHyperplanes`, the hyperplane of each component scores all rows and rejects those of other components.
 
-Gibbs asks for a draw. Where the loss is a Gaussian scale mixture (`augment`) that is omega, then eta given omega, a
-weighted ridge; under any other loss, elliptical slice steps. `minimum` descends the cost, -log p(eta, y) but for a
-constant. Variational factors are moved by `natural`.
+Gibbs calls `draw`. Where the loss is a Gaussian scale mixture (`augment`), it draws omega, then eta given omega, which
+is a weighted ridge regression; any other loss uses elliptical slice steps. `minimum` descends the cost, which is -log
+p(eta, y) up to a constant. `natural` updates variational factors.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ from .row_space import RowRidge
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """Rows with targets, scored by one set of classifiers, or each by the set of its owner."""
+    """Rows with targets, scored by one set of classifiers or each by the set of its owner."""
 
     features: Tensor  # a [N, P]
     targets: Tensor  # y [N, C], NaN where one is missing
     loss: Loss
     weight_scale: float  # nu
     row_weights: Tensor | None = None  # r [N] > 0; None: each row counts once
-    owner: Tensor | None = None  # [N] int64 in 0..K-1; None: K is 1
+    owner: Tensor | None = None  # component of each row, [N] int64 in 0..K-1; None: K is 1
     num_owners: int = 1  # K
-    source: Spread | None = None  # of the rows, which knows their `span`; None: they ask
+    source: Spread | None = None  # of the rows, with their `span`; None: ranks exchange their sizes
 
-    # of split-merge proposals: steps of a fit by which they are screened, 0: by the family alone; and how many of them
-    # divide two blocks anew, which the scans do well where a row is scored by its own component alone
+    # for split-merge proposals: the steps of the classifier fit that screens them (0: no fit, the likelihood alone
+    # screens), and the fraction of proposals that divide two blocks anew (0: the scans do this well)
     num_rough: ClassVar[int] = 0
     redivided: ClassVar[float] = 0.0
-    compiled: ClassVar[None] = None  # the rows of hyperplanes that score all of them, as compiled code takes them
+    compiled: ClassVar[None] = None  # the rows as compiled code takes them, in `RepellingHyperplanes`
 
     @property
     def num_scores(self) -> int:
@@ -64,22 +64,22 @@ class Scored:
         return self.targets.shape[1]
 
     def scores(self, weights: Tensor) -> Tensor:
-        """f [N, C] under weights [K, P, C]."""
+        """The scores f [N, C] under weights [K, P, C]."""
         if self.owner is None:
             return self.features @ weights[0]
         return own_scores(self.features, weights, self.owner)
 
     def counted(self, values: Tensor) -> Tensor:
-        """What belongs to the rows, [N, C], times their weights."""
+        """Values [N, C] of the rows times the row weights."""
         return values if self.row_weights is None else values * self.row_weights.to(values.dtype).unsqueeze(1)
 
     @cached_property
     def span(self) -> tuple[int, int]:
-        """Where the rows start among those of all ranks, and how many all are."""
+        """The number of this rank's first row among the rows of all ranks, and the total number of rows."""
         return span(len(self.features)) if self.source is None else self.source.span
 
     def together(self, tilt: Tensor) -> tuple[Scored, Tensor]:
-        """The same with the rows of all ranks, and the tilts of these, from those [N, C] that are here."""
+        """This object with the rows of all ranks, and their tilts, from this rank's tilts [N, C]."""
         parts = [self.features, self.targets, tilt]
         parts += [part.unsqueeze(1) for part in (self.row_weights, self.owner) if part is not None]
         sizes = [part.shape[1] for part in parts]
@@ -92,42 +92,44 @@ class Scored:
         return replace(self, features=features, targets=targets, row_weights=weights, owner=owner, source=None), tilts
 
     def rows(self) -> list[Tensor]:
-        """The numbers of the rows that each set of classifiers scores, K times [N_k]."""
+        """The row numbers [N_k] that each of the K sets of classifiers scores."""
         if self.owner is None:
             return [torch.arange(len(self.features), device=self.features.device)]
         return rows_of_owners(self.owner, self.num_owners)
 
-    # -- blocks of rows, with a set of classifiers each ----------------------------------------------------------------
+    # -- for split-merge moves: blocks of rows, with one set of classifiers each ---------------------------------------
 
     def within(self, rows: Tensor) -> Scored:
-        """What the classifiers of blocks that are made of some rows [B] see: these rows."""
+        """The rows that count for classifiers of blocks within rows [B]: here these rows."""
         return Scored(self.features[rows], self.targets[rows], self.loss, self.weight_scale)
 
     def spread(self, shares: Tensor, rows: Tensor) -> Tensor:
-        """Shares [N, K] of blocks in all rows that they see, from their shares [B, K] in the rows that they are made
-        of."""
+        """Shares [N, K] of the blocks in all rows of `within`, from their shares [B, K] in the blocks' own rows."""
         return shares
 
     def factors(self, scores: Tensor, shares: Tensor, rows: slice = slice(None)) -> Tensor:
-        """What rows [n] say of blocks by their shares [n, K] in them, r log phi(y_n | f_nk): [..., n, K, C], or
-        [..., n, K, 1] where classes meet, of scores [..., n, K, C]."""
+        """The log factors r log phi(y_n | f_nk) of rows [n] with shares [n, K] in the blocks, at scores [..., n, K, C].
+
+        The result is [..., n, K, C], or [..., n, K, 1] where classes meet in one factor.
+        """
         return shares.unsqueeze(-1) * self.loss.log_factor(scores, self.targets[rows].unsqueeze(1))
 
-    # -- the density, and the cost that is minus its logarithm --------------------------------------------------------
+    # -- log density, and the cost: its negative up to a constant ------------------------------------------------------
 
     def cost(self, weights: Tensor, scores: Tensor) -> Tensor:
-        """|eta|^2 / (2 nu^2) - sum_n r_n log phi, [K, C] float64, of weights [K, P, C] and their scores [N, C]; [K, 1]
-        where the scores of all classes meet in one factor."""
+        """The cost |eta|^2 / (2 nu^2) - sum_n r_n log phi, [K, C] float64, of weights [K, P, C] with scores [N, C].
+
+        [K, 1] where the scores of all classes meet in one factor.
+        """
         return self.cost_later(weights, scores)()
 
     def cost_later(self, weights: Tensor, scores: Tensor) -> Callable[[], Tensor]:
-        """The same [K, C], known with the next sum over all ranks."""
+        """A function that returns `cost` [K, C]; among ranks its sum is joined to the next exchange."""
         losses, ridge = Later(self._losses(scores)), self._ridge(weights)
         return lambda: losses() + ridge
 
     def costs(self, options: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[tuple[Tensor, Tensor], Tensor]]:
-        """Weights [K, P, C] with their scores [N, C], and their cost [K, C]; among ranks of all in one exchange, at
-        once."""
+        """Each option (weights [K, P, C], scores [N, C]) with its cost [K, C]; ranks exchange sums once."""
         if ranks() is None:
             return ((each, self.cost(*each)) for each in options)
         known = list(options)
@@ -135,11 +137,11 @@ class Scored:
         return ((each, total + self._ridge(each[0])) for each, total in zip(known, sums, strict=True))
 
     def _losses(self, scores: Tensor) -> Tensor:
-        """- sum_n r_n log phi [K, C] of scores [N, C], over the rows of this rank."""
+        """The losses -sum_n r_n log phi [K, C] of scores [N, C], over the rows of this rank."""
         return self._sums(self.counted(-self.loss.log_factor(scores, self.targets)))
 
     def _ridge(self, weights: Tensor) -> Tensor:
-        """|eta|^2 / (2 nu^2) [K, C] of weights [K, P, C]; [K, 1] where the scores of all classes meet in one factor."""
+        """The ridge |eta|^2 / (2 nu^2) [K, C] of weights [K, P, C]; [K, 1] where all classes meet in one factor."""
         ridge = weights.double().square().sum(1) / (2 * self.weight_scale**2)
         return ridge.sum(1, keepdim=True) if self.loss.meets else ridge
 
@@ -148,15 +150,15 @@ class Scored:
         return self.cost(weights, self.scores(weights))
 
     def told(self, weights: Tensor, *, relative: bool = False) -> Tensor:
-        """What the rows of this rank say of weights [K, P, C], whose sum over all ranks `log_density` takes: [K, C]."""
+        """The losses [K, C] of this rank's rows under weights [K, P, C]; `log_density` takes their sum over ranks."""
         if not weights.shape[2]:
             return weights.new_zeros(len(weights), 0, dtype=torch.float64)
         return self._losses(self.scores(weights))
 
     def log_density(self, weights: Tensor, told: Tensor | None = None, *, relative: bool = False) -> Tensor:
-        """log p(eta, y) [] float64 of weights [K, P, C], given what all rows have `told` [K, C]; None: not known.
+        """log p(eta, y) [] float64 of weights [K, P, C]; `told` [K, C] is the sum over ranks of `told`.
 
-        Of `RepellingHyperplanes` it may be `relative`.
+        `relative` matters for `RepellingHyperplanes` alone.
         """
         if not weights.shape[2]:
             return weights.new_zeros((), dtype=torch.float64)
@@ -164,8 +166,7 @@ class Scored:
         return log_prior(torch.zeros_like(weights), self.weight_scale).sum() - (told + self._ridge(weights)).sum()
 
     def log_likelihood(self, weights: Tensor, which: Tensor) -> Tensor:
-        """Sums [..., M] float64 of log phi over the rows of some sets of classifiers [M], were they weights
-        [..., M, P, C]."""
+        """log phi [..., M] float64 summed over the rows of the sets `which` [M], at weights [..., M, P, C]."""
         many = weights.flatten(0, -4) if weights.ndim > 3 else weights.unsqueeze(0)
         if self.owner is None:
             found = linear.scores(self.features, many.flatten(0, 1))
@@ -180,7 +181,7 @@ class Scored:
         return all_sum(group_sums(log_factors, own, len(which))).T.reshape(weights.shape[:-2])
 
     def _sums(self, values: Tensor) -> Tensor:
-        """Sums [K, C] float64 over the rows of each owner, of values [N, C]; the host waits for no device."""
+        """The sums [K, C] float64 of values [N, C] over the rows of each owner; the host waits for no device."""
         if self.owner is None:
             return values.sum(0, keepdim=True, dtype=torch.float64)
         if not host.on_cpu(values):
@@ -189,34 +190,36 @@ class Scored:
         columns = [torch.bincount(self.owner, column, self.num_owners) for column in values.double().T]
         if not columns:
             return values.new_zeros(self.num_owners, 0, dtype=torch.float64)
-        return torch.stack(columns, 1).double()  # of no rows bincount counts in whole numbers
+        return torch.stack(columns, 1).double()  # without rows bincount returns integers
 
-    # -- given pseudo-observations, a ridge regression -----------------------------------------------------------------
+    # -- given pseudo-observations: ridge regressions ------------------------------------------------------------------
 
     def posteriors(self, observed: PseudoObservation) -> Iterator[Ridge | RowRidge]:
-        """N(A^-1 B, A^-1) of the sets of classifiers given precision and shift [N, C] of the scores, of all at once or
-        of some after others; the prior where a set scores no row."""
+        """The posteriors N(A^-1 B, A^-1) of the K sets of classifiers, given precision and shift [N, C] of the scores.
+
+        Each item has one or several sets. A set without rows has its prior.
+        """
         if self.owner is None and not in_row_space(*self.features.shape):
             return iter([Ridge.of_natural(*soft_natural(*self._shared(observed), weight_scale=self.weight_scale))])
         precision, shift = map(self.counted, observed)
         return ridges_of_owners(self.features, precision, shift, self.rows(), self.weight_scale)
 
     def means(self, observed: PseudoObservation) -> Tensor:
-        """The means [K, P, C] of `posteriors` alone."""
+        """The means [K, P, C] of `posteriors`."""
         if self.owner is None:
             return soft_means(*self._shared(observed), weight_scale=self.weight_scale)
         precision, shift = map(self.counted, observed)
         return owner_means(self.features, precision, shift, self.rows(), self.weight_scale)
 
     def _shared(self, observed: PseudoObservation) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Features, precision and shift [N, 1, C] and row weights [N, 1] of rows that one set of classifiers scores."""
+        """Features, precision, shift [N, 1, C] and row weights [N, 1], for one set that scores all rows."""
         precision, shift = (part.unsqueeze(1) for part in observed)
         return self.features, precision, shift, self.counted(torch.ones_like(self.features[:, :1]))
 
     # -- draws ---------------------------------------------------------------------------------------------------------
 
     def draw(self, weights: Tensor, generator: torch.Generator) -> Tensor:
-        """New classifiers [K, P, C] given these; blocks of scores take turns."""
+        """Draw new classifiers [K, P, C] given the present ones; blocks of scores are drawn in turn."""
         if not weights.numel():
             return weights
         if not self.loss.is_augmented:
@@ -228,33 +231,33 @@ class Scored:
         return weights
 
     def drawn(self, observed: PseudoObservation, generator: torch.Generator) -> Tensor:
-        """Classifiers [K, P, C] from their `posteriors`."""
+        """A draw of classifiers [K, P, C] from their `posteriors`."""
         return torch.cat([law.draw(generator) for law in self.posteriors(observed)])
 
     def observe(self, weights: Tensor, columns: slice, generator: torch.Generator) -> PseudoObservation:
-        """Pseudo-observations [N, C'] of the scores in some columns, at a draw of omega given weights [K, P, C]."""
+        """Pseudo-observations [N, C'] of the scores in `columns`, at a draw of omega given weights [K, P, C]."""
         scores = self.scores(weights)
         reference = self.loss.reference(scores, self.targets, columns)
         observed = self.loss.augment(scores[:, columns] - reference, self.targets[:, columns], own_stream(generator))
         return PseudoObservation(observed.precision, observed.shift + observed.precision * reference)
 
     def slide(self, weights: Tensor, generator: torch.Generator, *, num_steps: int = 1) -> Tensor:
-        """Classifiers [K, P, C] after elliptical slice steps, those of a component in one piece."""
+        """Take elliptical slice steps of classifiers [K, P, C]; all classifiers of a component move together."""
         return elliptical_slice(weights, self.weight_scale, self.log_likelihood, generator, num_steps=num_steps)
 
 
 @dataclass(frozen=True, eq=False)
 class RepellingHyperplanes:
-    """Hyperplanes [K, P, 1] that score all rows, each with a sign: +1 for the rows of its component, else -1.
+    """Hyperplanes [K, P, 1] that all score every row: with sign +1 the rows of their component, with -1 all others.
 
-    A row whose label is below 0 is of no component.
+    A row whose component is below 0 belongs to no component.
     """
 
     features: Tensor  # [N, P]
     loss: Loss
     weight_scale: float  # nu
-    owners: Tensor  # [N] int64
-    num_rows: int | None = None  # N of all ranks; None: they are counted when they are needed
+    owners: Tensor  # component of each row, [N] int64
+    num_rows: int | None = None  # N of all ranks; None: it is counted when needed
 
     num_scores: ClassVar[int] = 1
     num_rough: ClassVar[int] = 2  # as in `Scored`
@@ -262,7 +265,7 @@ class RepellingHyperplanes:
 
     @cached_property
     def compiled(self) -> Any:
-        """As in `Scored`; None on a GPU, among ranks, of many features, and of a loss without a compiled form."""
+        """The rows for compiled code; None on a GPU, among ranks, with many features, or an uncompiled loss."""
         num_features, (loss, power) = self.features.shape[1], self.loss.untempered
         if not host.on_cpu(self.features) or ranks() is not None or in_row_space(0, num_features):
             return None
@@ -274,11 +277,11 @@ class RepellingHyperplanes:
         return _numba_hyperplanes.Rows(columns, form, power, self.weight_scale**-2)
 
     def within(self, rows: Tensor) -> RepellingHyperplanes:
-        """What the hyperplanes of blocks that are made of some rows [B] see: all rows."""
+        """All rows: they all count for the hyperplane of every block."""
         return self
 
     def spread(self, shares: Tensor, rows: Tensor) -> Tensor:
-        """As in `Scored`: blocks have no share in other rows."""
+        """As in `Scored`; rows outside the blocks have share 0."""
         return shares.new_zeros(len(self.features), shares.shape[1]).index_copy(0, rows, shares)
 
     def factors(self, scores: Tensor, shares: Tensor, rows: slice = slice(None)) -> Tensor:
@@ -289,8 +292,10 @@ class RepellingHyperplanes:
         return torch.lerp(other, own, shares.unsqueeze(-1).to(own))
 
     def draw(self, weights: Tensor, generator: torch.Generator) -> Tensor:
-        """New hyperplanes [K, P, 1]. For each hyperplane without rows an elliptical slice step follows: a draw given
-        omega moves it by about (c N)^(-1/2), while its law is about nu wide where many rejected rows keep their margin.
+        """Draw new hyperplanes [K, P, 1]; those without rows take an elliptical slice step as well.
+
+        A draw given omega moves such a hyperplane by about (c N)^(-1/2) only, while its posterior is about nu wide
+        where many rejected rows keep their margin.
         """
         if not weights.numel():
             return weights
@@ -303,7 +308,7 @@ class RepellingHyperplanes:
         return weights
 
     def _drawn(self, weights: Tensor, generator: torch.Generator) -> Tensor:
-        """A block of hyperplanes after the other: given the rows they are independent."""
+        """Draw the hyperplanes in blocks that fit into memory; given the rows they are independent."""
         if not self.loss.is_augmented:
             return self.slide(weights, generator, num_steps=_NUM_STEPS)
         number = all_count(len(self.features)) if self.num_rows is None else self.num_rows
@@ -312,7 +317,7 @@ class RepellingHyperplanes:
         return torch.cat([self._of(own, weights[own], generator) for own in labels])
 
     def _of(self, labels: Tensor, weights: Tensor, generator: torch.Generator) -> Tensor:
-        """Those [B, P, 1] with some labels [B]."""
+        """Draw the hyperplanes [B, P, 1] of the components `labels` [B]."""
         rows = self.compiled
         if rows is None or not hasattr(rows.loss, "observe"):
             return self.sides(labels).draw(weights.transpose(0, 2), generator).transpose(0, 2)
@@ -330,11 +335,11 @@ class RepellingHyperplanes:
         return noise.to(weights).unsqueeze(2)
 
     def sides(self, labels: Tensor) -> Scored:
-        """The hyperplanes with these labels [B] as the scores of one set of classifiers [1, P, B]."""
+        """The hyperplanes of the components `labels` [B], as B scores of one set of classifiers [1, P, B]."""
         return Scored(self.features, sides(self.owners, labels, self.features), self.loss, self.weight_scale)
 
     def slide(self, weights: Tensor, generator: torch.Generator, *, num_steps: int = 1) -> Tensor:
-        """Hyperplanes [K, P, 1] after elliptical slice steps, each its own."""
+        """Take independent elliptical slice steps of the hyperplanes [K, P, 1]."""
         if self.compiled is not None:
             for _ in range(num_steps):
                 weights = self._turned(weights, generator)
@@ -342,8 +347,10 @@ class RepellingHyperplanes:
         return elliptical_slice(weights, self.weight_scale, self.log_likelihood, generator, num_steps=num_steps)
 
     def _turned(self, weights: Tensor, generator: torch.Generator) -> Tensor:
-        """Hyperplanes after one step. Scores turn as hyperplanes do, so that one product with the rows serves all
-        angles."""
+        """Take one compiled elliptical slice step.
+
+        Scores turn by the same angle as hyperplanes, so that one product with the rows serves all angles.
+        """
         from ..compiled.decorators import entry_of
         from . import _numba_hyperplanes
 
@@ -358,7 +365,7 @@ class RepellingHyperplanes:
         return weights * across + other * up
 
     def told(self, weights: Tensor, *, relative: bool = False) -> Tensor:
-        """As in `Scored`: [K], of relative hyperplanes []."""
+        """As in `Scored`, [K]; if `relative`, sum_n log phi(+1 | f) / phi(-1 | f) [] of the rows' own planes."""
         if relative:
             own = own_scores(self.features, weights, self.owners)
             accepts, rejects = (self.loss.log_factor(own, own.new_tensor(side)) for side in (1.0, -1.0))
@@ -367,16 +374,17 @@ class RepellingHyperplanes:
             return self.log_likelihood(weights, torch.arange(len(weights), device=weights.device))
 
     def log_density(self, weights: Tensor, told: Tensor | None = None, *, relative: bool = False) -> Tensor:
-        """log density [] float64 of hyperplanes [K, P, 1] with the factors of all rows, given what these have `told`.
+        """The log density [] float64 of hyperplanes [K, P, 1] with the factors of all rows; `told` as in `Scored`.
 
-        Those of an infinite model are `relative` to the law of a hyperplane without rows, whose normalizer nobody
-        knows: they then count through the factors of their own rows alone.
+        An infinite model takes the density `relative` to the law of a hyperplane without rows, whose normalizer is
+        unknown: a hyperplane then counts through the rows of its own component alone, by log phi(+1 | f) - log phi(-1 |
+        f).
         """
         told = all_sum(self.told(weights, relative=relative)) if told is None else told
         return told if relative else told.sum() + log_prior(weights, self.weight_scale).sum()
 
     def log_likelihood(self, weights: Tensor, which: Tensor) -> Tensor:
-        """Sums [..., M] float64 of log phi over all rows, were the hyperplanes `which` [M] weights [..., M, P, 1]."""
+        """log phi [..., M] float64 summed over all rows, if the hyperplanes `which` [M] had weights [..., M, P, 1]."""
         flat = weights.squeeze(-1).flatten(0, -2)
         total = flat.new_zeros(len(flat), dtype=torch.float64).view(-1, len(which))
         for rows in row_chunks(self.features, len(flat)):
@@ -390,15 +398,17 @@ class RepellingHyperplanes:
 def classifiers_of(
     model: Model | Hyperplanes, points: Data, labels: Tensor, num_components: int
 ) -> Scored | RepellingHyperplanes:
-    """Who scores whom in a mixture, or a chain of states, whose points have these labels [N]: each component its own
-    points, unless the model is one of `Hyperplanes`."""
+    """The classifiers of a mixture, or of a chain of states, whose points have components `labels` [N].
+
+    Each component's classifiers score its own points, unless the model is one of `Hyperplanes`.
+    """
     loss, nu = model.loss, model.weight_scale
     return Scored(points.features, points.targets, loss, nu, owner=labels, num_owners=num_components)
 
 
 @classifiers_of.register
 def hyperplanes_of(model: Hyperplanes, points: Data, labels: Tensor, num_components: int) -> RepellingHyperplanes:
-    """The same where each hyperplane scores all points, whatever their labels [N]."""
+    """`classifiers_of` for `Hyperplanes`: each hyperplane scores all points, whatever their component [N]."""
     return RepellingHyperplanes(points.features, model.loss, model.weight_scale, labels, points.span[1])
 
 
@@ -409,12 +419,12 @@ def log_prior(weights: Tensor, weight_scale: float) -> Tensor:
 
 
 def sides(owners: Tensor, labels: Tensor, like: Tensor) -> Tensor:
-    """+1 where a row [N] is of a label [B], else -1: [N, B] in the dtype of another tensor."""
+    """Signs [N, B]: +1 where row n has component `labels` [B], else -1, in the dtype of `like`."""
     return torch.where(owners.unsqueeze(1) == labels, 1.0, -1.0).to(like)
 
 
 def own_scores(features: Tensor, weights: Tensor, owner: Tensor) -> Tensor:
-    """Scores [N, C] of rows [N, P] under the classifiers [K, P, C] of their owners [N]; on a CPU compiled."""
+    """Scores [N, C] of rows [N, P] under the classifiers [K, P, C] of their owners [N]; compiled on a CPU."""
     if not host.on_cpu(features):
         return linear.own_scores(features, weights, owner)
     from . import _numba_scores  # compiles or loads machine code: only where it is needed
@@ -423,12 +433,12 @@ def own_scores(features: Tensor, weights: Tensor, owner: Tensor) -> Tensor:
     if weights.shape[1] != P or len(owner) != N or (N and not 0 <= int(owner.min()) <= int(owner.max()) < K):
         raise IndexError(
             f"{len(owner)} owners of {N} rows do not fit {K} classifiers."
-        )  # compiled code would not notice
+        )  # compiled code does not check indices
     found = features.new_empty(N, weights.shape[2])
     arrays = features.contiguous(), weights.mT.contiguous(), owner, found
     _numba_scores.own_scores(*(array.numpy() for array in arrays))
     return found
 
 
-_PAIRS = 2**22  # of a row and a hyperplane, in memory at a time
-_NUM_STEPS = 3  # an ellipse step moves less than a draw given omega
+_PAIRS = 2**22  # most pairs of a row and a hyperplane in memory at once
+_NUM_STEPS = 3  # more than one, because a slice step moves less than a draw given omega
