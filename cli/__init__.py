@@ -123,7 +123,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "--task": {
         "choices": ("auto", "classification", "regression"),
         "default": "auto",
-        "help": "auto (default): numbers that are not all whole and take over 20 values are regression",
+        "help": "auto (default): text and up to 20 values are classes, over 20 numbers that are not all whole "
+        "regression; over 20 whole numbers could be either, and need this option",
     },
     "--likelihood": {"choices": _LIKELIHOODS, "help": _GAUSSIANS},
     "--inference": {"choices": ("small_variance", "svi", "gibbs")},

@@ -19,7 +19,7 @@ from sklearn.metrics import normalized_mutual_info_score
 from ..inference import PartitionPosterior, SequencePosterior
 from ..inference.posterior.partition_losses import pair_f1
 from .errors import CommandError, Interrupted
-from .files import interrupted_name, output_folder, replacing, require_other, text_file
+from .files import interrupted_name, output_folder, replacing, require_other, tell_of_older, text_file
 from .fitting import checkpoint_options, final_value, quiet_and_single_threaded, when_interrupted
 from .setups import STATE_MODELS, TABLE_MODELS, backend_of, clustering_model
 from .tables import Table, aligned, listed, read_table
@@ -75,6 +75,7 @@ def cluster(options: argparse.Namespace) -> None:
     picture, labelled = folder / "cluster.png", folder / "cluster.csv"
     _write(labelled, labels, problem)
     _draw(labels, problem, picture)
+    tell_of_older(labelled)
     if options.json:
         files = {"labels": str(labelled), "picture": str(picture)}
         print(json.dumps(files | {"results": [asdict(result) for result in results]}, indent=2))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..inference import FeaturePosterior, PartitionPosterior, Posterior
 from ..inference.distributed.collectives import on_all
 from .errors import CommandError, Interrupted, reported
-from .files import check_output, delimiter_of, interrupted_name, text_file
+from .files import check_output, delimiter_of, interrupted_name, tell_of_older, text_file
 from .fitting import checkpoint_options, when_interrupted
 from .problems import problem_of
 from .progress import bar
@@ -42,6 +42,7 @@ def fit(options: argparse.Namespace) -> None:
         on = f"; the same command goes on from {options.checkpoint!r}" if options.checkpoint else ""
         raise Interrupted(f"{stopped[0]} That is in {path!r}, and nothing was written to {options.output!r}{on}.")
     if not rank()[0]:
+        tell_of_older(options.output)
         print(*filter(None, [said, found, f"saved to {options.output}"]), sep="\n")
 
 
@@ -87,6 +88,8 @@ def predict(options: argparse.Namespace) -> None:
                 rows = block[start : start + _CHUNK]
                 writer.writerows(zip(*_answers(posterior, rows), strict=True))
                 progress.update(len(rows))
+    if to_file:
+        tell_of_older(options.output)
 
 
 def info(options: argparse.Namespace) -> None:

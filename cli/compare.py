@@ -25,7 +25,7 @@ from ..inference import Backend, Gibbs, PartitionPosterior
 from ..models import EpsilonInsensitive, Loss, SquaredHinge
 from .compare_labels import LabelFolds, check_label_folds, label_quality, label_scores
 from .errors import Interrupted, reported
-from .files import interrupted_name, output_folder, replacing, text_file
+from .files import interrupted_name, output_folder, replacing, tell_of_older, text_file
 from .fitting import final_value, quiet_and_single_threaded, stop, when_interrupted
 from .problems import Problem
 from .progress import bar
@@ -59,6 +59,7 @@ def compare(problem: Problem, report: TextReport, options: argparse.Namespace) -
     except KeyboardInterrupt:
         raise _interrupted(done, folder, problem, options) from None
     picture = folder / "compare.png"
+    tell_of_older(folder / "compare.json")
     report.show(f"\n{NOTES[problem.task]}\n{time.perf_counter() - started:.0f} s in all; picture: {picture}")
     if options.json:
         print(json.dumps(_described(problem, options) | {"picture": str(picture)} | as_json(done), indent=2))

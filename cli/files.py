@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,15 @@ from .errors import CommandError, Interrupted
 def interrupted_name(path: str | Path) -> Path:
     """Where what was reached is kept when Ctrl-C stops the work on a file."""
     return Path(f"{path}.interrupted")
+
+
+def tell_of_older(path: str | Path) -> None:
+    """Say that what an earlier run kept when it was interrupted is older than what this one has written; it may be the
+    work of hours at other settings, so that nobody but the user deletes it."""
+    kept = interrupted_name(path)
+    if kept.exists():
+        said = "of an earlier run that was interrupted, is older than the result"
+        print(f"regbayes: {str(kept)!r}, {said}.", file=sys.stderr)
 
 
 def require_other(path: str | Path, *inputs: str | None) -> None:

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_consistent_length, validate_data
 from torch import Tensor
 
 from ..models.domains import shown
-from ..models.numbers import as_tensor, has_text, require_unmasked
+from ..models.numbers import as_tensor, has_text, in_words, require_unmasked
 from .streams import is_source
 
 T = TypeVar("T")
@@ -179,7 +179,7 @@ def named(name: str, read: Callable[[], T]) -> T:
     try:
         return read()
     except (TypeError, ValueError, OverflowError) as error:
-        text = str(error)
+        text = in_words(error)
         if re.search(rf"\b{name}\b", text):
             raise
         raise (TypeError if isinstance(error, TypeError) else ValueError)(f"{name}: {text}") from None

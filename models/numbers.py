@@ -42,7 +42,13 @@ def as_array(name: str, values: Any, hint: str = "") -> np.ndarray:
         array = np.require(plain, requirements=("C", "W"))
         return _computable(array)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise ValueError(f"{name} cannot be read as an array of numbers: {error}.{hint}") from None
+        raise ValueError(f"{name} cannot be read as an array of numbers: {in_words(error)}.{hint}") from None
+
+
+def in_words(error: Exception) -> str:
+    """What is said of values that numpy cannot read: of lists in lists of different lengths in words of our own."""
+    text = str(error)
+    return "its entries differ in length, but need as many numbers each" if "inhomogeneous" in text else text
 
 
 def require_unmasked(name: str, values: Any) -> None:

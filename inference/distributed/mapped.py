@@ -15,7 +15,7 @@ from numpy.lib.format import header_data_from_array_1_0, write_array_header_1_0
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from ...models.domains import Whole, read
+from ...models.domains import Whole, read, shown
 from ..running.files import partial_file, require_target
 from .rows import rows_of
 from .sources import RowSource
@@ -42,7 +42,8 @@ def map_rows(
 
     Raises
     ------
-    ValueError    if `to` has another ending, or a block has not an answer for each of its rows.
+    ValueError    if `to` has another ending, there are no rows, or a block has not an answer for each of its rows, as
+                  wide as those before.
 
     Examples
     --------
@@ -50,6 +51,8 @@ def map_rows(
     >>> map_rows(lambda X: X.sum(1), np.ones((3, 2))).tolist()
     [2.0, 2.0, 2.0]
     """
+    if not callable(function):
+        raise ValueError(f"function is {shown(function)}; expected one of the rows of a block, as posterior.assign.")
     rows, size = rows_of(source), read("batch_size", batch_size, Whole(1))
     target = None if to is None else require_target("to", to)
     if target is not None and target.suffix not in _WRITERS:
@@ -73,16 +76,21 @@ def map_rows(
 
 def _answers(function: Callable[[Any], Any], rows: RowSource, size: int, bar: Any) -> Iterator[NDArray[Any]]:
     """The answers [n, ...] of one block after another."""
+    form: tuple[int, ...] | None = None
     for place, (X, _) in enumerate(rows.blocks(size)):
         number, found = X.shape[0], function(X)
         found = found.cpu().numpy() if isinstance(found, torch.Tensor) else np.asarray(found)
-        if found.shape[:1] != (number,):
+        form = found.shape[1:] if form is None else form
+        if found.shape[:1] != (number,) or found.shape[1:] != form:
+            each = f", {list(form)} as in the blocks before" if place else ""
             raise ValueError(
                 f"{_name_of(function)} gives {found.shape} for the {number} rows of block {place}; expected an answer "
-                "for each."
+                f"for each{each}."
             )
         yield found
         bar.update(number)
+    if form is None:
+        raise ValueError(f"{rows.name} has no rows.")
 
 
 def _name_of(function: Callable[[Any], Any]) -> str:

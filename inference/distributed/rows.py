@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from ...models.domains import Whole, read, shown
+from ...models.numbers import in_words
 from ...models.sparse import SparseRows
 from .sources import ArrayRows, BlockRows, RowSource
 
@@ -57,15 +59,25 @@ def rows_of(X: Any, y: Any = None, *, columns: list[str] | None = None, num_bloc
     if scipy.sparse.issparse(X) or (isinstance(X, Tensor) and X.layout != torch.strided):
         X = SparseRows.of(X)
     elif not (isinstance(X, np.ndarray) or hasattr(X, "is_cuda")):  # a tensor, or sparse rows
-        if not np.ndim(X):  # None, an iterator
-            raise ValueError(f"X is {shown(X)}; expected rows [N, D], a file, a DataLoader, or a function of blocks.")
-        X = np.asarray(X)
-    return ArrayRows(X, y if y is None or hasattr(y, "ndim") else np.asarray(y))
+        given, X = X, _read("X", X)
+        if not X.ndim:  # None, an iterator
+            raise ValueError(
+                f"X is {shown(given)}; expected rows [N, D], a file, a DataLoader, or a function of blocks."
+            )
+    return ArrayRows(X, y if y is None or hasattr(y, "ndim") else _read("y", y))
 
 
 def streamed(X: Any) -> RowSource | None:
     """X as a source of rows if a fit should read it as one; None if X is an array."""
     return rows_of(X) if isinstance(X, RowSource | DataLoader) else None
+
+
+def _read(name: str, values: Any) -> NDArray[Any]:
+    """The values [...] as an array; ValueError, naming the argument, on lists in a list that differ in length."""
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"{name} cannot be read as an array: {in_words(error)}.") from None
 
 
 def _is_table(X: Any) -> bool:

@@ -372,6 +372,9 @@ def ctrl_c_in_sweep(monkeypatch: pytest.MonkeyPatch):
     return lambda step: pressed.__setitem__(0, step)
 
 
+OLDER = "of an earlier run that was interrupted, is older than the result."
+
+
 @pytest.mark.usefixtures("small_backends")
 def test_ctrl_c_in_a_fit_keeps_what_was_reached_beside_the_output(table, tmp_path, capsys, ctrl_c_in_sweep):
     output, kept = tmp_path / "p.pt", tmp_path / "p.pt.interrupted"
@@ -398,6 +401,7 @@ def test_a_fit_goes_on_from_its_checkpoint_as_if_it_had_not_stopped(table, tmp_p
     assert f"the same command goes on from {str(tmp_path / 'c.pt')!r}" in capsys.readouterr().err
     ctrl_c_in_sweep(None)
     assert main(again) == 0
+    assert f"regbayes: {str(tmp_path / 'p.pt.interrupted')!r}, {OLDER}" in capsys.readouterr().err
     whole, resumed = Posterior.load(tmp_path / "whole.pt"), Posterior.load(tmp_path / "p.pt")
     assert all(torch.equal(whole.samples[name], resumed.samples[name]) for name in whole.samples)
     capsys.readouterr()
@@ -456,6 +460,9 @@ def test_ctrl_c_in_a_clustering_keeps_the_labels_until_then(chains, tmp_path, ca
     assert lines[0].endswith('"DPM, svi","DPM, gibbs"')
     assert len(lines) == 61
     assert not (tmp_path / "cluster.png").exists()
+    ctrl_c_in_sweep(None)
+    assert main(argv) == 0
+    assert OLDER in capsys.readouterr().err
 
 
 def test_ctrl_c_in_a_prediction_keeps_the_rows_until_then(fitted, table, tmp_path, capsys, monkeypatch):
@@ -480,6 +487,10 @@ def test_ctrl_c_in_a_prediction_keeps_the_rows_until_then(fitted, table, tmp_pat
     assert output.read_text() == "the old one"
     assert len(kept.read_text().splitlines()) == 1 + 8
     assert sorted(path.name for path in tmp_path.glob("*label*")) == ["labels.csv", "labels.csv.interrupted"]
+    monkeypatch.setattr(PartitionPosterior, "assign", assign)
+    assert main(["predict", "--posterior", str(fitted), "--data", str(table), "--output", str(output)]) == 0
+    assert capsys.readouterr().err == f"regbayes: {str(kept)!r}, {OLDER}\n"
+    assert len(kept.read_text().splitlines()) == 1 + 8
 
 
 # -- regression ------------------------------------------------------------------------------------------------
@@ -858,6 +869,14 @@ def test_names_of_classes_are_as_many_as_the_posterior_has(tmp_path, capsys, tab
             assert f"has names of {count} classes in its metadata, but its posterior has 2" in refuse(
                 capsys, *arguments
             )
+
+
+def test_help_says_when_a_task_is_needed(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    for command in ("fit", "compare"):
+        with pytest.raises(SystemExit, match="0"):
+            main([command, "--help"])
+        assert "over 20 whole numbers could be either, and need this option" in capsys.readouterr().out
 
 
 def test_every_command_has_examples_that_it_would_run(capsys):

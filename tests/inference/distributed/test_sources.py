@@ -280,11 +280,32 @@ def test_answers_stream_to_memory_and_to_files(kind, folder, tmp_path) -> None:
     assert found.columns.tolist() == ["predict_proba0", "predict_proba1"]
 
 
+def test_what_are_no_rows_is_told_in_words_of_our_own() -> None:
+    ragged = [[1.0, 2.0], [3.0]]
+    told = "cannot be read as an array.*: its entries differ in length, but need as many numbers each"
+    with pytest.raises(ValueError, match=f"X {told}"):
+        map_rows(len, ragged)
+    with pytest.raises(ValueError, match=f"y {told}"):
+        rows_of(X[:2], ragged)
+    with pytest.raises(ValueError, match=f"X {told}"):
+        SVI().fit(InfiniteSVM(), ragged, [0, 1])
+    with pytest.raises(ValueError, match=r"^X is None; expected rows"):
+        map_rows(len, None)
+    with pytest.raises(ValueError, match=r"^function is None; expected one of the rows of a block"):
+        map_rows(None, X)
+
+
 def test_answers_come_whole_or_not_at_all(tmp_path) -> None:
     with pytest.raises(ValueError, match=r"to is .*labels.csv'; expected a name that ends in .npy or .parquet"):
         map_rows(len, X, tmp_path / "labels.csv")
     with pytest.raises(ValueError, match=r"answer gives \(3,\) for the 170 rows of block 0"):
         map_rows(lambda X: X[:3, 0], X, tmp_path / "sums.npy")
+    widths = iter([1, 2])
+    with pytest.raises(ValueError, match=r"answer gives \(80, 2\) .* block 1; .*, \[1\] as in the blocks"):
+        map_rows(lambda X: np.ones((len(X), next(widths))), X, tmp_path / "sums.npy", batch_size=90)
+    for to in (None, tmp_path / "sums.npy"):
+        with pytest.raises(ValueError, match="the array has no rows"):
+            map_rows(len, X[:0], to)
     assert not list(tmp_path.iterdir())
     map_rows(lambda X: torch.ones(len(X), 10**3), X, tmp_path / "ones.npy", batch_size=7)
     assert np.load(tmp_path / "ones.npy").shape == (N, 10**3)
