@@ -1,11 +1,11 @@
-"""What labels add up to, compiled: one pass over them, whatever their number."""
+"""Compiled sums over assignments, in one pass over the points whatever the number of components."""
 
 from ..compiled.decorators import lean_entry
 
 
 @lean_entry
 def add_rows(rows, labels, sums):
-    """Adds each of the rows [N, S] to that of its label in sums [K, S]."""
+    """Add each of the rows [N, S] to row labels[n] of sums [K, S]."""
     for n in range(len(labels)):
         k = labels[n]
         for s in range(rows.shape[1]):
@@ -14,7 +14,7 @@ def add_rows(rows, labels, sums):
 
 @lean_entry
 def count_moves(states, starts, moves):
-    """Adds the moves of states [N] to those from each to each, [K + 1, K]; sequences start from the last row."""
+    """Add the transitions of states [N] to moves [K + 1, K]; the last row counts the starts of sequences."""
     before = 0
     for t in range(len(states)):
         if starts[t]:

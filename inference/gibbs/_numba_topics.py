@@ -1,16 +1,17 @@
-"""The collapsed scan of a topic model compiled: every token of every document in turn.
+"""The compiled collapsed scan of a topic model: every token of every document in turn.
 
-The margin of a document enters as weights L_k of the topic of a token. Given the pseudo-observations of its scores,
+The margin factor of a document enters as weights L_k of topic k for a token. Given the pseudo-observations of its
+scores,
 
     log L_k = sum_c shift_c eta_kc / M - precision_c (eta_kc^2 + 2 eta_kc rest_c) / (2 M^2) = log F_k + log E_jk
 
-with rest the sums of eta over its other tokens, j the token's own topic, F the weights at the sums over all M tokens,
-and E_jk = exp(sum_c precision_c eta_jc eta_kc / M^2). Rows of E are computed when a document first needs them. Each
-token that changes its topic multiplies F by a quotient of two such rows, so that exponentials are rare. F is computed
-anew where its entries could overflow or underflow.
+where rest are the sums of eta over the document's other tokens, j is the token's own topic, F are the weights at the
+sums over all M tokens, and E_jk = exp(sum_c precision_c eta_jc eta_kc / M^2). A row of E is computed when a document
+first needs it. Each token that changes its topic multiplies F by a quotient of two such rows, so that exponentials are
+rare. F is computed anew where its entries could overflow or underflow.
 
-The counts include the token that is visited. Only the weight of its own topic has to be corrected for that, and if the
-token stays where it is, nothing changes.
+The counts include the visited token. Only the weight of its own topic has to be corrected for that, and if the token
+stays where it is, nothing changes.
 """
 
 import math
@@ -23,7 +24,7 @@ from ..compiled.decorators import inner, lean_entry, lean_part
 
 
 class Tokens(NamedTuple):
-    """What `topics` has of the tokens, as arrays; K topics are padded to a whole number of `WIDTH`."""
+    """The tokens and counts of `topics` as arrays; K is padded to a multiple of `WIDTH` ("padded K")."""
 
     starts: np.ndarray  # [N + 1]
     words: np.ndarray  # [M]
@@ -32,20 +33,20 @@ class Tokens(NamedTuple):
     word_counts: np.ndarray  # [V, padded K]
     topic_sizes: np.ndarray  # [padded K]
     uniforms: np.ndarray  # [M]
-    acceptance: np.ndarray  # [M] uniform, or [0] where nothing is proposed
+    acceptance: np.ndarray  # [M] uniform numbers of Metropolis-Hastings tests, or [0] where nothing is proposed
     alpha: float
     beta: float
 
 
-WIDTH = 8  # weights that are summed together
-_AHEAD = 4  # tokens whose counts are on their way to the processor
+WIDTH = 8  # topics whose weights are summed as one block
+_AHEAD = 4  # how many tokens in advance counts are fetched from memory
 _FAR = 100.0  # the largest exponent of E
 _DRIFT = 200.0  # by how much log F may move before it is computed anew
 
 
 @lean_entry
 def scan(tokens, work, precision, shift, eta, first, last):
-    """Visit the tokens of documents first : last, given pseudo-observations [N, C] and weights eta [C, padded K]."""
+    """Visit the tokens of documents first .. last - 1, given pseudo-observations [N, C] and eta [C, padded K]."""
     largest = work.scores
     for c in range(len(eta)):
         largest[c] = 0.0
@@ -66,10 +67,10 @@ def scan(tokens, work, precision, shift, eta, first, last):
 
 @lean_entry
 def scan_crammer_singer(tokens, work, classes, strength, margin, eta, first, last):
-    """Visit the tokens of documents first : last under exp(-2c max_y (l 1[y != y_n] + f_y - f_{y_n})).
+    """Visit the tokens of documents first .. last - 1 under exp(-2c max_y (l 1[y != y_n] + f_y - f_{y_n})).
 
-    y_n [N] are the classes, -1 where missing. A Metropolis-Hastings step for each token. As long as one class attains
-    the maximum, it is linear; the proposal takes the class that attains it for the sums over the other tokens.
+    y_n [N] are the classes, -1 where missing. Each token takes a Metropolis-Hastings step. The factor is log-linear as
+    long as the same class attains the maximum; the proposal uses the class that attains it without the token.
     """
     for n in range(first, last):
         if classes[n] < 0:
@@ -79,20 +80,20 @@ def scan_crammer_singer(tokens, work, classes, strength, margin, eta, first, las
 
 
 class Work(NamedTuple):
-    """What a scan writes to; compiled code makes no arrays, and so counts no references to them."""
+    """The buffers of a scan; compiled code then allocates no arrays and counts no references to them."""
 
-    factor: np.ndarray  # [padded K] tilt_k (C_nk + alpha) / (C_k. + V beta), 0 beyond K
-    tilt: np.ndarray  # [padded K] F when the factors were last computed
+    factor: np.ndarray  # [padded K] tilt_k (C_nk + alpha) / (C_k. + V beta), 0 for padding
+    tilt: np.ndarray  # [padded K] F when `factor` was last computed from scratch
     weights: np.ndarray  # [padded K]
     ones: np.ndarray  # [padded K]
     up: np.ndarray  # [padded K, padded K] rows of E
     down: np.ndarray  # [padded K, padded K] rows of 1 / E
-    known: np.ndarray  # [padded K] the document whose row it is
-    scores: np.ndarray  # [C]
+    known: np.ndarray  # [padded K] the document for which row k of `up` and `down` was computed
+    scores: np.ndarray  # [C] scores of a document, or max |eta|
 
     @classmethod
     def of(cls, eta):
-        """Room for weights [C, padded K]; no row is known."""
+        """Buffers for weights eta [C, padded K]; no row of E is computed yet."""
         (C, width), rows = eta.shape, max(eta.shape)
         square = np.empty((2, rows, width))
         vectors = np.zeros(width), np.ones(width), np.zeros(width), np.ones(width)
@@ -104,7 +105,7 @@ class Work(NamedTuple):
 
 @inner
 def _left_out(tokens, n, word, k, work):
-    """The factor of topic k without one of its tokens, and the weight of that topic for it but for a row of E."""
+    """The factor of topic k without one of its tokens; k's weight for that token, without the row of E."""
     alpha, rest = tokens.alpha, tokens.beta * len(tokens.word_counts)
     count, size = tokens.document_counts[n, k], tokens.topic_sizes[k]
     factor = work.factor[k] * ((count - 1 + alpha) * (size + rest)) / ((count + alpha) * (size - 1 + rest))
@@ -113,8 +114,10 @@ def _left_out(tokens, n, word, k, work):
 
 @inner
 def _move_token(tokens, n, m, word, old, new, factor, work):
-    """Count a token at its new topic. `factor` becomes the factor of the old topic without the token; that of the new
-    topic is multiplied by a quotient."""
+    """Move a token to its new topic.
+
+    `factor`, that of the old topic without the token, is stored; the new one is scaled.
+    """
     alpha, rest = tokens.alpha, tokens.beta * len(tokens.word_counts)
     count, size = tokens.document_counts[n, new], tokens.topic_sizes[new]
     work.factor[old] = factor
@@ -138,9 +141,9 @@ def _set_factors(tokens, n, work):
 
 @inner
 def _draw(tokens, m, old, own, work, row):
-    """A topic with weights (C_kw + beta) factor_k row_k, but `own` of the old one, which comes first.
+    """Draw a topic with weights (C_kw + beta) factor_k row_k, except that topic `old` has weight `own` and comes first.
 
-    For the other topics the block of `WIDTH` is found first, then the topic in it.
+    The inverse CDF finds the block of `WIDTH` topics first, then the topic in it.
     """
     counts, factor, weights, beta = tokens.word_counts[tokens.words[m]], work.factor, work.weights, tokens.beta
     total = 0.0
@@ -164,10 +167,10 @@ def _draw(tokens, m, old, own, work, row):
         level -= partial
         first += WIDTH
     chosen, partial = first, 0.0
-    for k in range(first, first + WIDTH - 1):  # without a branch, which nobody could predict
+    for k in range(first, first + WIDTH - 1):  # without a branch, which would be hard to predict
         partial += weights[k]
         chosen += 1 if level >= partial else 0
-    while chosen > 0 and weights[chosen] <= 0.0:  # rounding went beyond the last topic that has a weight
+    while chosen > 0 and weights[chosen] <= 0.0:  # rounding went past the last topic with a positive weight
         chosen -= 1
     return chosen
 
@@ -177,7 +180,7 @@ def _draw(tokens, m, old, own, work, row):
 
 @lean_part
 def _visit_plain(tokens, n, work):
-    """A document without a target."""
+    """Visit the tokens of a document without a target."""
     work.tilt[:] = 1.0
     _set_factors(tokens, n, work)
     for m in range(tokens.starts[n], tokens.starts[n + 1]):
@@ -190,12 +193,12 @@ def _visit_plain(tokens, n, work):
 
 @lean_part
 def _visit(tokens, n, precision, shift, eta, reach, work):
-    """A document with pseudo-observations [C] of its scores; |log E| <= reach."""
+    """Visit the tokens of a document with pseudo-observations [C] of its scores; `reach` bounds |log E|."""
     length, drift, direct = tokens.starts[n + 1] - tokens.starts[n], 0.0, reach > _FAR
     _set_tilt(tokens, n, precision, shift, eta, length, work)
     for m in range(tokens.starts[n], tokens.starts[n + 1]):
-        word, old = tokens.words[m], np.int64(tokens.assignments[m])  # as `new` is: `_set_row` is compiled once
-        if direct:  # the tilt of the other tokens
+        word, old = tokens.words[m], np.int64(tokens.assignments[m])  # int64, so that `_set_row` is compiled once
+        if direct:  # E could overflow: F is computed for each token, without it
             tokens.document_counts[n, old] -= 1
             _set_tilt(tokens, n, precision, shift, eta, length, work)
             tokens.document_counts[n, old] += 1
@@ -222,7 +225,7 @@ def _visit(tokens, n, precision, shift, eta, reach, work):
 
 @lean_part
 def _set_tilt(tokens, n, precision, shift, eta, length, work):
-    """F [padded K] of the tokens that the counts have, relative to its largest entry."""
+    """Compute F [padded K] for the tokens in the counts, relative to its largest entry, and the factors."""
     tilt, counts = work.tilt, tokens.document_counts
     tilt[:] = 0.0
     for c in range(len(eta)):
@@ -243,7 +246,7 @@ def _set_tilt(tokens, n, precision, shift, eta, length, work):
 
 @inner
 def _require_row(n, j, precision, eta, length, work):
-    """Compute row j of E, and of 1 / E, unless the document has them."""
+    """Compute row j of E and of 1 / E, unless they are those of this document already."""
     if work.known[j] != n:
         _set_row(n, j, precision, eta, length, work)
 
@@ -264,7 +267,7 @@ def _set_row(n, j, precision, eta, length, work):
 
 @lean_part
 def _visit_maximum(tokens, n, own, strength, margin, eta, work):
-    """A document of class `own`; rows of `up` are exp(-2c (eta_yk - eta_own k) / M) for the classes y."""
+    """Visit the tokens of a document of class `own`; row y of `up` is exp(-2c (eta_yk - eta_own k) / M)."""
     length, scores = tokens.starts[n + 1] - tokens.starts[n], work.scores
     slope, cost = 2.0 * strength / max(1, length), margin * length
     work.tilt[:] = 1.0
@@ -289,7 +292,7 @@ def _visit_maximum(tokens, n, own, strength, margin, eta, work):
             after = -np.inf
             for c in range(len(eta)):
                 after = max(after, scores[c] + eta[c, new])
-            # the change of the maximum less that of the linear piece which the proposal has
+            # the change of the maximum, minus the change of the linear term used by the proposal
             excess = slope * (after - eta[top, new] - before + eta[top, old])
             if excess > 0.0 and tokens.acceptance[m] >= math.exp(-excess):
                 new = old

@@ -1,12 +1,12 @@
-"""The labels of all points, or of all steps of sequences, over a law of z: what the kernel and its moves ask of them.
+"""Assignments of points, or of the steps of sequences, and their prior, as sweeps and split-merge moves use them.
 
-A move works on an *open* state, in which M places have a classifier each, whether they have points or not; a split
-takes a free place, a merge leaves one. Components with classifiers of their own have one place more than there are
-components. An infinite model whose components repel has K hyperplanes with points and A = M - K in reserve, so that
+A move works on an *open* state: M places hold a set of classifiers each, with or without points. A split takes a free
+place and a merge leaves one free. Components with classifiers of their own have one free place. An infinite model whose
+components repel has K hyperplanes with points and A = M - K in the reservoir, so that
 
     p(z) = EPPF(n_1, ..., n_K) (M - K)! / M!
 
-The factor (M - K)! makes up for the choice among the free places; M must not depend on K.
+The factor (M - K)! accounts for the choice among the free places; M must not depend on K.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ M = TypeVar("M", bound=Mixture | StateSpace)
 
 
 class Allocation(ABC, Generic[S, D, M]):
-    """What labels are to a sweep. Steps have labels; points are the steps with an x.
+    """The operations of a sweep on assignments. Every step has a component; points are the steps with an x.
 
     Attributes
     ----------
-    state : what a chain goes on from
-    scans : the updates of all labels, by the names that `Gibbs.scan` has for them
-    unbounded : a scan of infinitely many components that moves all labels at once
-    points : what families and classifiers see
+    state : class of the states of a chain
+    scans : the updates of all assignments, by their names in `Gibbs.scan`
+    unbounded : the name of a scan for infinitely many components that updates all assignments at once
+    points : the points with an x, which likelihoods and classifiers see
     """
 
     state: ClassVar[type[PartitionState]]
@@ -57,52 +57,56 @@ class Allocation(ABC, Generic[S, D, M]):
     @staticmethod
     @abstractmethod
     def quickest(data: D, model: M) -> str:
-        """The scan that "auto" stands for."""
+        """The name of the scan that "auto" selects."""
 
     @staticmethod
     def fused(scan: str, data: D, model: M) -> Callable[..., S] | None:
-        """A scan and its moves in one, if there is such code: it takes `num_moves` too."""
+        """A scan that makes the split-merge moves as well, if there is one; it takes `num_moves`."""
         return None
 
     @abstractmethod
     def begin(self, labels: Tensor, model: M) -> S:
-        """A state with labels [N], classifiers at 0."""
+        """A state with assignments [N] and classifiers equal to 0."""
 
     @abstractmethod
     def tally(self, at: S) -> Tensor:
-        """The counts [...] of the labels of this rank; the prior needs their sum over all ranks."""
+        """The counts [...] of this rank's assignments; the prior needs their sum over ranks."""
 
     @abstractmethod
     def log_density(self, at: S, tally: Tensor | None = None) -> Tensor:
-        """log density [] of z, h and whatever the prior keeps for its components, of a state that may be open. `tally`
-        [...] is that of all ranks; None: it is counted here."""
+        """log density [] of z, h and the prior's other variables, of a state that may be open.
+
+        `tally` [...] is the sum over ranks; None: it is computed here.
+        """
 
     @abstractmethod
     def draw_prior(self, state: S, generator: torch.Generator, tally: Tensor | None = None) -> S:
-        """What the prior keeps, given the labels, whose tally [...] is as in `log_density`."""
+        """Draw the prior's variables given the assignments; `tally` [...] as in `log_density`."""
 
     @abstractmethod
     def relabel(self, state: S, generator: torch.Generator, tally: Tensor | None = None) -> S:
-        """Swaps of labels, where they have sticks of their own; their tally [...] is as in `log_density`."""
+        """Propose swaps of component numbers, if the prior depends on them; `tally` [...] as in `log_density`."""
 
     @abstractmethod
     def kept(self, state: S, tally: Tensor, chi: Tensor, log_joint: Tensor) -> PartitionDraw | SequenceDraw:
-        """What a posterior keeps of a state beside the hyperparameters. chi [K, S] are the family's, and the tally
-        [...] is that of all ranks."""
+        """The part of a state that a posterior keeps, except hyperparameters of the prior.
+
+        chi [K, S] are the likelihood's posterior hyperparameters; `tally` [...] is the sum over ranks.
+        """
 
     def proposes(self, model: M) -> bool:
         """Whether split-merge proposals come before a scan."""
         return True
 
     def empty_weights(self, labels: Tensor) -> Tensor:
-        """Classifiers [K, P, C] of 0 for labels [N]."""
+        """Classifiers [K, P, C] equal to 0 for assignments [N]."""
         number = self.law.num_places(labels)
         return self.points.features.new_zeros(number, self.points.features.shape[1], self.points.targets.shape[1])
 
-    # -- the places of an open state -----------------------------------------------------------------------------------
+    # -- places of an open state ---------------------------------------------------------------------------------------
 
     def open(self, state: S) -> S:
-        """The state with its reserved hyperplanes, or a new classifier, in places of their own."""
+        """Give the reserved hyperplanes, or one new set of classifiers, places of their own."""
         weights, reserved = state.weights, state.reservoir
         if reserved is not None:
             weights = torch.cat([weights, reserved.reshape(len(reserved), *weights.shape[1:])])
@@ -111,13 +115,13 @@ class Allocation(ABC, Generic[S, D, M]):
         return replace(state, weights=weights, reservoir=None)
 
     def close(self, state: S, at: S) -> S:
-        """The open state `at`, that `state` was moved to, as a sweep goes on from it."""
+        """Turn the open state `at` back into a state for the sweep; it was opened as `state`."""
         labels, kept = self.compact(at)
         left = None if state.reservoir is None else at.weights[~kept]
         return replace(at, assignments=labels, weights=at.weights[kept], reservoir=left)
 
     def counts(self, at: PartitionState) -> Tensor:
-        """Numbers of steps [M] in the places."""
+        """The number of steps [M] in each place."""
         return all_sum(torch.bincount(at.assignments, minlength=len(at.weights)))
 
     def free(self, at: S) -> Tensor:
@@ -125,7 +129,7 @@ class Allocation(ABC, Generic[S, D, M]):
         return torch.nonzero(self.counts(at) == 0).squeeze(1)
 
     def compact(self, at: S) -> tuple[Tensor, Tensor]:
-        """Labels [N] in the places that the law keeps, and which these are, bool [M]."""
+        """Assignments [N] renumbered among the places that the law keeps, and which places these are, bool [M]."""
         kept = self.law.kept(self.counts(at))
         return (kept.cumsum(0) - 1)[at.assignments], kept
 
@@ -133,37 +137,38 @@ class Allocation(ABC, Generic[S, D, M]):
 
     @cached_property
     def rows(self) -> Tensor:
-        """The point of each step [N], -1: without."""
+        """The number of the point at each step [N]; -1 for a step without an x."""
         points = torch.arange(self.points.num_data, device=self.steps.device)
         return points.new_full((self.data.num_data,), -1).index_copy(0, self.steps, points)
 
     @cached_property
     def steps(self) -> Tensor:
-        """The step of each point [M]."""
+        """The step of each point, [number of points]."""
         return torch.arange(self.data.num_data, device=self.data.X.device)
 
     def sides(self, steps: Tensor, *, persistent: bool) -> Sides:
-        """How the steps [B] of a block are put on two sides."""
+        """The law that puts the steps [B] of a block on two sides."""
         return Sides()
 
     def draw_share(self, side: Tensor, generator: torch.Generator) -> float:
-        """The first side's share of what the prior keeps for a block, drawn for the sides [B] of a split. Points keep
-        nothing."""
+        """Draw the first side's share of the prior's variable of a block for sides [B]; points have none."""
         return 0.0
 
     def share(self, at: S, first: int, second: int) -> float:
-        """The same of two blocks that there are."""
+        """The first block's share of the prior's variable of two blocks."""
         return 0.0
 
     def divide(self, joined: S, steps: Tensor, first: int, second: int, share: float) -> S:
-        """Some steps [B] of the block in the first place in a second one."""
+        """Move steps [B] of the block in place `first` to place `second`."""
         return replace(joined, assignments=joined.assignments.index_fill(0, steps, second))
 
     def join(self, at: S, first: int, second: int, generator: torch.Generator) -> S:
-        """Two blocks in the place of the first."""
+        """Move all steps of the block in place `second` to place `first`."""
         return replace(at, assignments=torch.where(at.assignments == second, first, at.assignments))
 
     @abstractmethod
     def log_divisions(self, joined: S, side: Tensor, steps: Tensor, first: int, places: Tensor, share: float) -> Tensor:
-        """log of p(z') / p(z) [A] of the block in the first place and its divisions [B], whose second side takes one of
-        some free places [A], over the density of the shares."""
+        """log of p(z') / p(z) [A], minus the log density of the share, for a division of the block in `first`.
+
+        `side` [B] is the division; p(z') is that of the second side in each of the free `places` [A].
+        """

@@ -79,7 +79,7 @@ class Gibbs(Backend):
     value_name: ClassVar[str] = "log joint"
 
     def truncation_of(self, model: Model) -> str:
-        holds_all = getattr(self.module_of(model), "holds_all", None)  # of a kernel without an infinite scan
+        holds_all = getattr(self.module_of(model), "holds_all", None)  # absent if every scan is truncated
         every = self.scan == "blocked" or (holds_all is not None and holds_all(self, model))
         return super().truncation_of(model) if every else ""
 
@@ -120,7 +120,7 @@ class Gibbs(Backend):
 
     def elsewhere(self, sweeps: Sweeps) -> Sweeps | None:
         few, labelled = min(self.num_warmup, self.num_samples) < _LEAST_SWEEPS, getattr(sweeps.model, "coding", None)
-        if self.num_chains is not None or few or labelled is not None:  # whose predictions count, not its clusters
+        if self.num_chains is not None or few or labelled is not None:  # classes: predictions matter, not clusters
             return None
         short = self.replace(num_warmup=self.num_warmup // 2, num_samples=max(_LEAST_DRAWS, self.num_samples // 10))
         kernel, whose = short.kernel(sweeps.model), sweeps.schedule
@@ -136,4 +136,4 @@ class Gibbs(Backend):
         return Sweeps(replace(kernel, init=kernel.init_further), sweeps.model, sweeps.data, schedule)
 
 
-_LEAST_SWEEPS, _LEAST_DRAWS = 100, 50  # fewer do not show whether chains disagree
+_LEAST_SWEEPS, _LEAST_DRAWS = 100, 50  # with fewer, chains cannot be compared

@@ -1,15 +1,16 @@
-"""The reservoir of hyperplanes without points, from which new components take theirs.
+"""The reservoir: hyperplanes without points, from which new components take theirs.
 
-An infinite model whose components repel is a mixture with point weights exp(h(f)) in which the hyperplane of a new
-component comes from
+An infinite model whose components repel is a mixture with point weights exp(h(f)), in which the hyperplane of a new
+component comes not from the prior but from
 
-    G(eta) = N(eta; 0, nu^2 I) prod_n phi(-1 | eta^T a_n) / its integral,     the law of one that rejects all points
+    G(eta) = N(eta; 0, nu^2 I) prod_n phi(-1 | eta^T a_n) / its integral,     the law of a hyperplane that rejects all
+    points
 
-instead of the prior (docs/derivations/repelling, "Hyperplanes without points"). G has no direct sampler. The state of a
-chain therefore carries A hyperplanes without points, which are as good as draws from it: a component that opens takes
-one of them, each with weight alpha / A exp(h), and one that closes gives its own back. Since the A hyperplanes that a
-point could open a component with are the same before and after, each move is a draw from its conditional, for every A
->= 1. K + A stays the same after the warm-up, so that the law is that of at most K + A components.
+(docs/derivations/repelling, "Hyperplanes without points"). G has no direct sampler. The state of a chain therefore
+carries A hyperplanes without points, which in equilibrium are draws from G. A component that opens takes one of them,
+each with weight alpha / A exp(h); a component that closes gives its hyperplane back. The A hyperplanes that a point
+could open a component with are the same before and after a move, so each move is a draw from its conditional, for every
+A >= 1. K + A stays constant after the warm-up, so the law of K is that of at most K + A components.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ NUM_RESERVED = 50
 def reserve(
     features: Tensor, model: Mixture | StateSpace, generator: torch.Generator, *, rough: bool = False
 ) -> Tensor | None:
-    """What an infinite model starts with: a reservoir [A, P, 1], a rough one if it is soon filled anew, or None where
-    components do not repel."""
+    """A first reservoir [A, P, 1] for an infinite model; None where components do not repel.
+
+    `rough` saves the steps of `fill_reservoir`, where the reservoir is soon filled again.
+    """
     steps = {"num_steps": 0} if rough else {}
     return None if model.without_hyperplanes() is model else fill_reservoir(features, model, generator, **steps)
 
@@ -39,8 +42,11 @@ def reserve(
 def fill_reservoir(
     features: Tensor, model: Model, generator: torch.Generator, *, size: int = NUM_RESERVED, num_steps: int = 12
 ) -> Tensor:
-    """Hyperplanes [A, P, 1] near draws from G, each one of some candidates of the Gaussian of least KL to it, chosen by
-    its weight; then `num_steps` steps, since that Gaussian is narrower than G."""
+    """Draw hyperplanes [A, P, 1] approximately from G.
+
+    Each is chosen by importance weight among candidates from the Gaussian of least KL to G. As that Gaussian is
+    narrower than G, `num_steps` Gibbs steps follow.
+    """
     P = features.shape[1]
     if not P:
         return features.new_zeros(size, 0, 0)
@@ -56,7 +62,7 @@ def fill_reservoir(
 
 
 def refresh_reservoir(reservoir: Tensor, features: Tensor, model: Model, generator: torch.Generator) -> Tensor:
-    """One step for some of the reserved hyperplanes [A, P, 1], taken at random."""
+    """Take one Gibbs step for some randomly chosen reserved hyperplanes [A, P, 1]."""
     order = torch.randperm(len(reservoir), generator=generator, device=reservoir.device)
     chosen = order[:_NUM_REFRESHED]
     refreshed = reservoir.clone()
@@ -74,7 +80,7 @@ def renew_reservoir(
     step: int,
     grows: bool,
 ) -> Tensor:
-    """The reserved hyperplanes [A, P, 1] after a sweep: topped up where it `grows`, and at times some of them moved."""
+    """Update the reserved hyperplanes [A, P, 1] after a sweep: fill up if it `grows`; now and then move some."""
     if grows:
         reservoir = top_up(reservoir, features, model, generator)
     if births == "prior":
@@ -83,9 +89,9 @@ def renew_reservoir(
 
 
 def top_up(reservoir: Tensor, features: Tensor, model: Model, generator: torch.Generator) -> Tensor:
-    """New reserved hyperplanes beside [A, P, 1] where components took many.
+    """Add new hyperplanes to the reservoir [A, P, 1] if components took many.
 
-    For warm-ups only: after them K + A must stay, or the law of K would be biased.
+    For warm-ups only: afterwards K + A must stay constant, or the law of K would be biased.
     """
     if len(reservoir) >= NUM_RESERVED // 2:
         return reservoir
@@ -93,34 +99,33 @@ def top_up(reservoir: Tensor, features: Tensor, model: Model, generator: torch.G
 
 
 def give_back(reservoir: Tensor, closed: Tensor, size: int) -> Tensor:
-    """The reserved hyperplanes [A, P, 1] with those of components that closed, at most `size` of them.
+    """Add the hyperplanes of closed components to the reservoir [A, P, 1]; keep at most `size` of them.
 
-    A scan that needs more than there are draws further ones; those that it does not use must go.
+    A scan that needs more hyperplanes than there are draws further ones; those that it does not use must go.
     """
     return torch.cat([reservoir, closed])[: max(0, size)]
 
 
 def move_all(weights: Tensor, features: Tensor, model: Model, generator: torch.Generator) -> Tensor:
-    """A step of hyperplanes [A, P, 1] without points."""
+    """Take one Gibbs step of hyperplanes [A, P, 1] without points."""
     return nobodys(features, model).draw(weights, generator)
 
 
 def nobodys(features: Tensor, model: Model) -> RepellingHyperplanes:
-    """Hyperplanes that have no points, over rows [N, P]."""
+    """Hyperplanes without points, as `RepellingHyperplanes` over rows [N, P]."""
     nobody = torch.full((len(features),), -1, device=features.device)
     return RepellingHyperplanes(features, model.loss, model.weight_scale, nobody)
 
 
 def draw_from_prior(reservoir: Tensor, features: Tensor, model: Model, generator: torch.Generator) -> Tensor:
-    """Hyperplanes [A, P, 1] from N(0, nu^2 I) in place of those reserved: the paper's births, under which no law is
-    invariant."""
+    """Replace the reservoir by draws [A, P, 1] from N(0, nu^2 I): the paper's births, which leave no law invariant."""
     return model.weight_scale * normals((NUM_RESERVED, *reservoir.shape[1:]), generator, features)
 
 
 def take_reserved(
     reservoir: Tensor, number: int, features: Tensor, model: Model, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Hyperplanes [M, P, 1] for M new components, taken at random, and those that are left."""
+    """Take random hyperplanes [M, P, 1] for M new components; return them and the rest of the reservoir."""
     if number > len(reservoir):
         more = fill_reservoir(features, model, generator, size=number - len(reservoir))
         reservoir = torch.cat([reservoir, more])
@@ -128,5 +133,5 @@ def take_reserved(
     return reservoir[order[:number]], reservoir[order[number:]]
 
 
-_NUM_REFRESHED, _RARE = 10, 4  # so many are moved in every fourth sweep: they cost as much as that many components
+_NUM_REFRESHED, _RARE = 10, 4  # 10 in every fourth sweep: they cost as much as 10 components
 _NUM_CANDIDATES = 8

@@ -1,19 +1,19 @@
-"""Gibbs sampling of a mixture of classifiers: a scan of the assignments, then one draw of everything else.
+"""Gibbs sampling of a mixture of classifiers: a scan of the assignments, then one draw of all other variables.
 
     target(z, eta, h) = p(z | h) p(h) prod_k m(X_k) N(eta_k; 0, nu^2 I) prod_n phi(y_n | eta_{z_n}^T a_n)
 
-    "collapsed"   each point in turn, the family's parameters integrated out        infinite model, p(z): the EPPF
+    "collapsed"   each point in turn, the likelihood's parameters integrated out    infinite model, p(z): the EPPF
     "slice"       all points at once given weights, slices and fresh components     infinite model, p(z): the EPPF
-    "blocked"     all points at once given T sticks                                 T components, z labelled 0..T-1
+    "blocked"     all points at once given T sticks                                 T components, z in 0..T-1
 
-m are block marginals, h the hyperparameters of the prior. A state is (z, eta, h); mixture weights, parameters theta of
-the family and augmentation variables omega are drawn where a step needs them and then dropped. Every scan has omega
-integrated out, so omega is drawn anew before eta is: the order z, omega, eta of `sweep` is part of its correctness
-(docs/derivations/mixtures, "Collapsed scan").
+m are block marginals and h the hyperparameters of the prior. A state is (z, eta, h). Mixture weights, parameters theta
+of the likelihood and augmentation variables omega are drawn where a step needs them and then dropped. Every scan has
+omega integrated out, so omega is drawn anew before eta is: the order z, omega, eta of `sweep` is part of its
+correctness (docs/derivations/mixtures, "Collapsed scan").
 
 Where components repel (`Hyperplanes`), phi(y_n | eta_{z_n}) is exp(h(eta_{z_n}^T a_n)), every eta_k is drawn given all
-points, and new components take theirs from a reservoir instead of the prior (`hyperplanes`). What z is to a sweep, an
-`Allocation` says: here labels of `Points`, in `sequence` of `Paths`.
+points, and new components take their hyperplane from a reservoir instead of the prior (`hyperplanes`). A subclass of
+`Allocation` defines what z is: components of points (`Points`), or states of the steps of sequences (`Paths`).
 
 Source: Wang & Zhu (2014), with new components drawn as in Neal (2000).
 """
@@ -66,10 +66,10 @@ def sweep(
     num_warmup: int = 0,
     kind: type[Allocation[Any, Any, Any]] = Points,
 ) -> S:
-    """One sweep; each line leaves the target invariant (except for births from the "prior", the paper's scan)."""
+    """One sweep. Each update leaves the target invariant, except births from the "prior" as in the paper."""
     scan = kind.quickest(data, model) if scan == "auto" else scan
     z: Allocation[S, D, M] = kind(scan_law(model.prior, model.truncation, scan), data)
-    if (fused := kind.fused(scan, data, model)) is not None:  # moves come with every sweep
+    if (fused := kind.fused(scan, data, model)) is not None:  # this code makes the moves in every sweep
         state = fused(state, data, model, generator, num_moves=num_split_merge)
     else:
         number = num_moves(num_split_merge, step, num_warmup, costly=model.without_hyperplanes() is not model)
@@ -88,18 +88,18 @@ def sweep(
 def draw_weights(
     state: PartitionState, data: Data | Sequences, model: Mixture | StateSpace, generator: torch.Generator
 ) -> Tensor:
-    """Classifiers [K, P, C] given the assignments."""
+    """Draw classifiers [K, P, C] given the assignments."""
     scored = classifiers_of(model, data.points, data.observed(state.assignments), len(state.weights))
     return scored.draw(state.weights, generator)
 
 
 class Sums(NamedTuple):
-    """What the rows of all ranks say of a state."""
+    """Sums over the rows of all ranks, for a given state."""
 
-    tally: Tensor  # [...] of the labels
+    tally: Tensor  # [...], as in `Allocation.tally`
     chi: Tensor  # [K, S] posterior hyperparameters of the components
-    told: Tensor  # [...] of the classifiers
-    beside: Tensor  # [...] what else was asked
+    told: Tensor  # [...], as in `Scored.told`
+    beside: Tensor  # [...], sum of the caller's terms
 
 
 def sums_over_rows(
@@ -111,7 +111,7 @@ def sums_over_rows(
     kind: type[Allocation[Any, Any, Any]] = Points,
     beside: Tensor | None = None,
 ) -> Sums:
-    """What log joint and draw read of all rows, and the sum of what ranks have `beside` [...], in one exchange."""
+    """The sums that `log_joint` and `draw` need, and the sum over ranks of `beside` [...], in one exchange."""
     scored = classifiers_of(model, data.points, data.observed(state.assignments), len(state.weights))
     with among(None):
         own = kind(law, data).tally(state), summed_statistics(state, data, model)
@@ -129,9 +129,9 @@ def log_joint(
     kind: type[Allocation[Any, Any, Any]] = Points,
     sums: Sums | None = None,
 ) -> Tensor:
-    """log density [] of (z, eta, h) and the data: theta and the mixture weights, or rows, integrated out, omega too.
+    """log density [] of (z, eta, h) and the data; theta, omega and mixture weights or rows are integrated out.
 
-    In an infinite model whose components repel it is relative, as `Scored.log_density` says.
+    In an infinite model whose components repel the density of eta is relative (`RepellingHyperplanes.log_density`).
     """
     sums = sums_over_rows(state, data, model, law=law, kind=kind) if sums is None else sums
     total = kind(law, data).log_density(state, sums.tally) + log_evidence(sums.chi, data.points, model.likelihood)
@@ -148,18 +148,18 @@ def draw(
     kind: type[Allocation[Any, Any, Any]] = Points,
     sums: Sums | None = None,
 ) -> Draw:
-    """What the posterior keeps of a state."""
+    """The draw that the posterior keeps of a state."""
     sums = sums_over_rows(state, data, model, law=law, kind=kind) if sums is None else sums
     joint = log_joint(state, data, model, law=law, kind=kind, sums=sums)
     hyper = {name: value.to(data.X.dtype) for name, value in state.hyper.items()}
     return drawn(kind(law, data).kept(state, sums.tally, sums.chi, joint), hyper)
 
 
-# -- the kernel, and its starts ----------------------------------------------------------------------------------------
+# -- the kernel and its starts -----------------------------------------------------------------------------------------
 
 
 def check(backend: Gibbs, model: Mixture) -> None:
-    """Raise on a scan that partitions or their prior do not have, and on a family without a conjugate prior."""
+    """Raise on a scan that partitions or their prior lack, and on a likelihood without a conjugate prior."""
     backend.require_scan(model, "auto", *Points.scans)
     without = getattr(model, "without_sticks", "")
     if backend.scan in NEEDED and (lack := model.prior.lacks(NEEDED[backend.scan], without)):
@@ -174,12 +174,12 @@ def check(backend: Gibbs, model: Mixture) -> None:
 
 
 def alone(backend: Gibbs, model: Mixture) -> str:
-    """Ranks may have rows each under the scans that move all labels at once."""
+    """What to change so that ranks can share the rows; "" if nothing: "slice" and "blocked" take all points at once."""
     return alone_with(backend, model.prior)
 
 
 def alone_with(backend: Gibbs, prior: PartitionPrior) -> str:
-    """The same of a model with this prior of its components."""
+    """`alone` for a model whose components have this prior."""
     if isinstance(backend.init, Tensor):
         return "leave init out"
     served = [scan for scan, method in NEEDED.items() if not prior.lacks(method)]
@@ -189,7 +189,7 @@ def alone_with(backend: Gibbs, prior: PartitionPrior) -> str:
 
 
 def kernel(backend: Gibbs, model: Mixture) -> Kernel:
-    """The scans of partitions, with the options of a backend bound."""
+    """The kernel of partitions with the options of `backend`."""
     return kernel_of(Points, backend, model, _start, prepare_points)
 
 
@@ -200,7 +200,7 @@ def kernel_of(
     start: Callable[..., S],
     prepare: Callable[[M, D], D],
 ) -> Kernel:
-    """The scans of a kind of labels; `start` makes a state from (model, data, generator, backend)."""
+    """The kernel of a subclass of `Allocation`; `start` makes a state from (model, data, generator, backend)."""
     law = scan_law(model.prior, model.truncation, backend.scan)
     kernel = Kernel(
         state=kind.state,
@@ -240,8 +240,11 @@ def _start(model: Mixture, data: Data, generator: torch.Generator, *, backend: G
 
 
 def init(model: Mixture, data: Data, generator: torch.Generator, *, start: str | Tensor, law: Law) -> PartitionState:
-    """A state with all points in one component (`start` is "one" or "auto"), at random in T ("random"), in a number of
-    components that is drawn, around rows far apart ("apart"), or as given [N]."""
+    """A first state with the assignments that `start` describes.
+
+    One component ("one", "auto"), T random ones ("random"), components around a random number of distant rows
+    ("apart"), or given assignments [N].
+    """
     if isinstance(start, Tensor):
         assignments = all_named(start.to(data.X.device))[1]
     elif start == "random":
@@ -255,8 +258,7 @@ def init(model: Mixture, data: Data, generator: torch.Generator, *, start: str |
 
 
 def _around_rows(model: Mixture, data: Data, generator: torch.Generator) -> Tensor:
-    """Labels [N]: each row beside that of 2..T rows far apart which explains it best; the log of their number is
-    uniform."""
+    """Assign each row to the one of m distant rows that explains it best, [N]; log m is uniform between 2 and T."""
     most = min(model.truncation, all_count(data.num_data))
     share = float(uniforms((), generator))
     return nearest(model.likelihood, data.X, min(most, int(2 * (most / 2) ** share)), generator)
@@ -272,7 +274,7 @@ def settle(
     law: Law,
     rough: bool = False,
 ) -> PartitionState:
-    """A state with hyperplanes in reserve, where an infinite model has them, and with classifiers that were drawn."""
+    """Give a state its first reservoir, where an infinite model has one, and draw the classifiers."""
     if law.alike:
         state = replace(state, reservoir=reserve(data.features, model, generator, rough=rough))
     for _ in range(num_draws):
@@ -290,9 +292,10 @@ def init_generatively(
     num_sweeps: int,
     num_split_merge: int,
 ) -> PartitionState:
-    """A state of a model whose components repel after sweeps of the mixture without hyperplanes (Nguyen et al.), four
-    for each of `num_sweeps`, and two along which the factors of these come to their full power. `start` as in `init`,
-    labels [N] or a word.
+    """A first state of a model whose components repel.
+
+    The mixture without hyperplanes (Nguyen et al.) takes 4 `num_sweeps` sweeps; then come 2 `num_sweeps` sweeps along
+    which the power of the margin factors rises to 1. `start` is as in `init`, a word or assignments [N].
     """
     plain = model.without_hyperplanes()
     law, plain_data = scan_law(model.prior, model.truncation, scan), prepare_points(plain, plain.data(data.X))
@@ -305,6 +308,6 @@ def init_generatively(
     return harden(state, data, model, generator, one, 2 * num_sweeps)
 
 
-_APART = "apart"  # the start of further chains
-_NUM_PLAIN = 4  # sweeps without hyperplanes for two with them: they cost little
+_APART = "apart"  # the start of all chains but the first
+_NUM_PLAIN = 4  # sweeps without hyperplanes for each two with them: they cost little
 _NUM_SETTLING = 5  # draws of the hyperplanes before the first sweep with them

@@ -1,11 +1,11 @@
-"""The labels of the steps of sequences: paths of a Markov chain, with base weights of its states.
+"""The states of the steps of sequences: paths of a Markov chain, with base weights beta of the states.
 
-In a split or a merge a state takes its base weight along. A split of beta gives the first side the share s, a merge
-adds both up:
+A split or a merge moves base weight as well. A split gives the first side the share s of the weight; a merge adds the
+two weights:
 
     Infinite     s ~ Beta(n_1, n_2), Jacobian beta;   the freed place keeps nothing
-    Truncated    s ~ Beta(n_1, n_2) of what the state and the free place have together; a merge leaves the state the
-                 share t ~ Beta(c, 1) of it
+    Truncated    s ~ Beta(n_1, n_2) of the total of the state and the free place; a merge leaves the state the
+                 share t ~ Beta(c, 1) of this total
 
 with n_1, n_2 the sizes of the sides (docs/derivations/repelling, "Split-merge moves").
 """
@@ -39,7 +39,7 @@ from .state import SequenceState
 
 
 class Paths(Allocation[SequenceState, Sequences, StateSpace]):
-    """Labels of which the law sees the moves from one to the next; in a free place of an infinite law beta is 0."""
+    """Assignments whose law depends on their transitions; in a free place of the infinite law beta is 0."""
 
     law: PathLaw
 
@@ -53,17 +53,17 @@ class Paths(Allocation[SequenceState, Sequences, StateSpace]):
         return "direct" if compiled and ranks() is None else "beam"
 
     def begin(self, labels: Tensor, model: StateSpace) -> SequenceState:
-        """Base weights [K + 1] are alike for all states of the labels [N], and one more that stands for the rest."""
+        """A state with assignments [N] and equal base weights [K + 1], the last one for all other states."""
         weights = self.empty_weights(labels)
         base = torch.tensor([1.0] * len(weights) + [float(self.law.alike)], dtype=torch.float64, device=labels.device)
         return SequenceState(labels, weights, model.prior.start(self.data.X), base=base / base.sum())
 
     def tally(self, at: SequenceState) -> Tensor:
-        """Moves [K + 1, K] from state to state, the start row last."""
+        """The transitions [K + 1, K] between states; the last row counts the starts of sequences."""
         return own_moves(at, self.data)
 
     def log_density(self, at: SequenceState, tally: Tensor | None = None) -> Tensor:
-        """log p(z, beta, h) []; beta counts through its sticks where there are T states."""
+        """log p(z, beta, h) []; with T states beta enters through the density of its sticks."""
         moves = count_moves(at, self.data) if tally is None else tally
         kept = self.law.kept(moves.sum(0))
         places = torch.nonzero(pad(kept, (0, 1), value=True)).squeeze(1)
@@ -72,14 +72,16 @@ class Paths(Allocation[SequenceState, Sequences, StateSpace]):
         return log_paths + self.law.log_base(base, at.hyper) + math.lgamma(len(kept) - len(base) + 2)
 
     def log_paths(self, at: SequenceState) -> Tensor:
-        """log p(z | alpha, beta) [], rows integrated out."""
+        """log p(z | alpha, beta) [], transition rows integrated out."""
         return self.law.prior.log_paths(count_moves(at, self.data), at.base, at.hyper)
 
     def draw_prior(
         self, state: SequenceState, generator: torch.Generator, tally: Tensor | None = None
     ) -> SequenceState:
-        """Concentrations and beta given the states, whose tally is their moves [K + 1, K] (docs/derivations/sequences,
-        "Base weights and concentrations")."""
+        """Draw concentrations and beta given the states; `tally` are the transitions [K + 1, K].
+
+        See docs/derivations/sequences, "Base weights and concentrations".
+        """
         moves = count_moves(state, self.data) if tally is None else tally
         hyper, base = self.law.draw_base(state.hyper, state.base, moves, generator)
         return replace(state, hyper=hyper, base=base)
@@ -88,11 +90,11 @@ class Paths(Allocation[SequenceState, Sequences, StateSpace]):
         return state if self.law.alike else relabel(state, generator)
 
     def kept(self, state: SequenceState, tally: Tensor, chi: Tensor, log_joint: Tensor) -> SequenceDraw:
-        """The rows [K, K + 1] are their expectations given the states."""
+        """As in `Allocation`; the transition rows [K, K + 1] are their expectations given the states."""
         K, dtype, rho = len(state.weights), self.data.X.dtype, self.law.prior.stickiness
         expected = row_posterior(state, tally, self.law.prior)
         log_rows = (expected.log() - expected.sum(1, keepdim=True).log()).to(dtype)
-        unseen_row = (1 - rho) * state.base  # and it may stay where it is
+        unseen_row = (1 - rho) * state.base  # plus rho for staying in the new state
         unseen_row[-1] += rho
         counts = tally.sum(0).double()
         return SequenceDraw(
@@ -107,7 +109,7 @@ class Paths(Allocation[SequenceState, Sequences, StateSpace]):
         )
 
     def proposes(self, model: StateSpace) -> bool:
-        """Where states repel; others open and close in the scans."""
+        """True where states repel; otherwise states open and close in the scans alone."""
         return model.without_hyperplanes() is not model
 
     # -- moves ---------------------------------------------------------------------------------------------------------
@@ -140,7 +142,7 @@ class Paths(Allocation[SequenceState, Sequences, StateSpace]):
         return float(at.base[first] / (at.base[first] + at.base[second]))
 
     def divide(self, joined: SequenceState, steps: Tensor, first: int, second: int, share: float) -> SequenceState:
-        """Steps [B] move to the second state, which has 1 - `share` of the two base weights."""
+        """Move steps [B] to the second state, which gets 1 - `share` of the two base weights."""
         return replace(super().divide(joined, steps, first, second, share), base=_shared(joined, first, second, share))
 
     def join(self, at: SequenceState, first: int, second: int, generator: torch.Generator) -> SequenceState:
@@ -162,14 +164,14 @@ class Paths(Allocation[SequenceState, Sequences, StateSpace]):
         base = joined.base.expand(len(places), -1).scatter(1, places.unsqueeze(1), (1 - share) * total.unsqueeze(1))
         base[:, first] = share * total
         moves = self._moves(joined.assignments.index_fill(0, steps[side], int(places[0])), len(joined.weights))
-        # the second side in each of the places: rows and columns change theirs
+        # move the second side to each of the places: permute rows and columns
         order = torch.arange(len(moves), device=places.device).expand(len(places), -1)
         order = order.scatter(1, places.unsqueeze(1), places[:1].expand(len(places), 1))
         order = order.index_copy(1, places[:1], places.unsqueeze(1))
         moves = moves[order.unsqueeze(2), order[:, :-1].unsqueeze(1)]
 
         def log_density(moves: Tensor, base: Tensor) -> Tensor:
-            # the law has the density of the sticks: that of beta is less by log of what is left before each of them
+            # `log_base` is the density of the sticks; that of beta divides by what is left before each stick
             left = base.flip(0).cumsum(0).flip(0)[1:-2].clamp(min=_TINY)
             log_paths = self.law.prior.log_paths(moves, base, joined.hyper)
             return log_paths + self.law.log_base(base, joined.hyper) - left.log().sum()
@@ -182,12 +184,12 @@ class Paths(Allocation[SequenceState, Sequences, StateSpace]):
 
 
 def _sizes(side: Tensor) -> Tensor:
-    """Numbers of steps [2] of the sides, float64."""
+    """The numbers of steps [2] on the two sides, float64."""
     return all_sum(torch.stack([(~side).sum(), side.sum()])).double()
 
 
 def _shared(at: SequenceState, first: int, second: int, share: float) -> Tensor:
-    """Base weights with this share of what two places have in the first, the rest in the second."""
+    """Base weights after the total of two places is divided: `share` for the first, the rest for the second."""
     total, base = at.base[first] + at.base[second], at.base.clone()
     base[first], base[second] = share * total, (1 - share) * total
     return base

@@ -1,4 +1,4 @@
-"""The labels of exchangeable points: a partition."""
+"""The assignments of exchangeable points: a partition."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .state import PartitionState
 
 
 class Points(Allocation[PartitionState, Data, Mixture]):
-    """Labels of which the law sees the counts alone."""
+    """Assignments whose law depends on the sizes of the components alone."""
 
     law: PointLaw
 
@@ -42,7 +42,7 @@ class Points(Allocation[PartitionState, Data, Mixture]):
 
     @staticmethod
     def fused(scan: str, data: Data, model: Mixture) -> Callable[..., PartitionState] | None:
-        """Of mixtures without classifiers, where moves cost little."""
+        """A scan with split-merge moves for mixtures without classifiers, where moves cost little."""
         compiled = scan == "collapsed" and collapsed.moves_are_compiled(data, model)
         return collapsed.scan_with_moves if compiled else None
 
@@ -50,7 +50,7 @@ class Points(Allocation[PartitionState, Data, Mixture]):
         return PartitionState(labels, self.empty_weights(labels), model.prior.start(self.data.features))
 
     def tally(self, at: PartitionState) -> Tensor:
-        """Numbers of points [K]."""
+        """The numbers of points [K]."""
         return torch.bincount(at.assignments, minlength=len(at.weights))
 
     def log_density(self, at: PartitionState, tally: Tensor | None = None) -> Tensor:
@@ -60,7 +60,7 @@ class Points(Allocation[PartitionState, Data, Mixture]):
     def draw_prior(
         self, state: PartitionState, generator: torch.Generator, tally: Tensor | None = None
     ) -> PartitionState:
-        if not self.law.alike:  # its scan drew the hyperparameters
+        if not self.law.alike:  # the blocked scan draws the hyperparameters
             return state
         counts = count_members(state) if tally is None else tally.double()
         return replace(state, hyper=self.law.prior.draw(state.hyper, counts, generator))
@@ -72,7 +72,7 @@ class Points(Allocation[PartitionState, Data, Mixture]):
         return blocked.relabel(state, counts, self.law.prior, generator)
 
     def kept(self, state: PartitionState, tally: Tensor, chi: Tensor, log_joint: Tensor) -> PartitionDraw:
-        """The mixture weights [K + 1] are their expectations given the labels."""
+        """As in `Allocation`; the mixture weights [K + 1] are their expectations given the assignments."""
         kept = PartitionDraw(
             assignments=state.assignments,
             hyperparameters=chi,
@@ -80,7 +80,7 @@ class Points(Allocation[PartitionState, Data, Mixture]):
             weights=state.weights,
             log_joint=log_joint,
         )
-        if state.reservoir is not None:  # as many in every draw, some of them twice where components took many
+        if state.reservoir is not None:  # the same number in each draw: repeated if components took many
             places = torch.arange(NUM_RESERVED, device=state.reservoir.device) % len(state.reservoir)
             kept["unseen_weights"] = state.reservoir[places]
         return kept

@@ -1,4 +1,4 @@
-"""What a fit computes once: data with what their family says of all of them (`Kernel.prepare`)."""
+"""Data together with quantities of their likelihood that a fit computes once (`Kernel.prepare`)."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from ..distributed.collectives import all_sum
 
 
 class CompiledFamily(NamedTuple):
-    """A family as compiled scans take it."""
+    """A likelihood as compiled scans take it."""
 
     form: Any  # its compiled form, with components [S', 1] of the prior
-    normalizers: np.ndarray  # [N + 1] what a log predictive owes to the number of points
+    normalizers: np.ndarray  # [N + 1], terms of a log predictive that depend on the number of points alone
     width: int  # S, the length of its statistics
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Prepared(Data):
-    """Data, and what stays the same in all sweeps over them, each part computed when it is first asked for."""
+    """Data with quantities that stay the same in all sweeps; each is computed when it is first read."""
 
     family: ExponentialFamily
 
     @classmethod
     def of(cls, data: Data, family: ExponentialFamily) -> Prepared:
-        """The data prepared for a family; as they are if they were already."""
+        """The data prepared for a likelihood; returned as they are if this was done before."""
         if isinstance(data, cls) and data.family is family:
             return data
         return cls(data.X, data.features, data.targets, data.weights, family=family)
@@ -51,19 +51,19 @@ class Prepared(Data):
 
     @cached_property
     def prior(self) -> Tensor:
-        """Hyperparameters [S] of the family."""
+        """The prior's hyperparameters [S]."""
         return self.family.prior()
 
     @cached_property
     def statistics(self) -> Tensor | None:
-        """Those of all rows [N, S] in double precision, where they are few enough to be kept."""
+        """The sufficient statistics [N, S] of all rows in double precision; None where they need too much memory."""
         X = self.X
         if X.is_sparse or not host.on_cpu(X) or len(X) * len(self.prior) > MOST_KEPT:
             return None
         return self.family.statistics(X).double().contiguous()
 
     def summed(self, labels: Tensor, num_components: int) -> Tensor:
-        """Sums [K, S] of the statistics of the rows of each component, from labels [N] in 0..K-1."""
+        """The sums [K, S] of the statistics of each component's rows, from components `labels` [N] in 0..K-1."""
         if self.statistics is None:
             return self.family.summed_statistics(self.X, labels, num_components)
         from ._numba_sums import add_rows  # compiles or loads machine code: only where it is needed
@@ -74,7 +74,7 @@ class Prepared(Data):
         return all_sum(sums).to(self.X.dtype)
 
     def log_densities(self, parameters: Parameters) -> Tensor:
-        """log p(x_n | theta_k) [N, K], up to a number for each row."""
+        """log p(x_n | theta_k) [N, K], up to a constant for each row."""
         natural = None if self.statistics is None else self.family.natural(parameters)
         if self.statistics is None or natural is None:
             return self.family.log_density(self.X, parameters)
@@ -82,19 +82,19 @@ class Prepared(Data):
 
     @cached_property
     def log_constants(self) -> tuple[float, float]:
-        """(log normalizer of the prior, log base measure of all rows)."""
+        """The log normalizer of the prior, and the log base measure of all rows."""
         log_base_measure = all_sum(self.family.log_base_measure(self.X).double().sum())
         return float(self.family.log_partition(self.family.prior().double())), float(log_base_measure)
 
     @cached_property
     def exact(self) -> Prepared:
-        """The data with their family in double precision."""
+        """The data and their likelihood in double precision."""
         exact = self.double()
         return self if exact is self else Prepared.of(exact, self.family.resolve(exact.X))
 
     @cached_property
     def compiled(self) -> CompiledFamily:
-        """Of data in double precision: the family as compiled scans take it."""
+        """The likelihood as compiled scans take it; the data must be in double precision."""
         form, counts = compiled_form(self.family), torch.arange(self.num_data + 1, dtype=torch.float64)
         normalizers = form.log_normalizers(self.family, counts) if hasattr(form, "log_normalizers") else 0 * counts
         return CompiledFamily(form.of(self.family, self), normalizers.numpy(), len(self.prior))
@@ -102,7 +102,7 @@ class Prepared(Data):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PreparedLabels(LabelData):
-    """The same of label sets: the mixture, and what it sees of them."""
+    """Multi-label data with the mixture of (x, y) and the rows that it sees."""
 
     mixture: DPM
 
@@ -112,25 +112,25 @@ class PreparedLabels(LabelData):
 
     @cached_property
     def points(self) -> Prepared:
-        """What the mixture sees: rows (x, y), and no classifiers."""
+        """The rows of the mixture: (x, y) without classifiers."""
         return prepare_points(self.mixture, replace(self.margins, X=self.X).without_features())
 
 
 def prepare_labels(model: BNMC, data: LabelData) -> PreparedLabels:
-    """The data of a fit of label sets; as they are if they were prepared already."""
+    """The data of a fit of a multi-label model; returned as they are if they were prepared before."""
     if isinstance(data, PreparedLabels):
         return data
     return PreparedLabels(data.x, data.y, data.features, data.targets, data.weights, mixture=model.mixture)
 
 
 def prepare_points(model: Mixture, data: Data) -> Prepared:
-    """The data of a fit of partitions."""
+    """The data of a fit of a mixture."""
     return Prepared.of(data, model.likelihood)
 
 
 def prepare_sequences(model: StateSpace, data: Sequences) -> Sequences:
-    """The data of a fit of sequences."""
+    """The data of a fit of a model of sequences."""
     return replace(data, points=Prepared.of(data.points, model.likelihood))
 
 
-MOST_KEPT = 2**22  # statistics
+MOST_KEPT = 2**22  # entries of `statistics`

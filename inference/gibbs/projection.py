@@ -2,12 +2,13 @@
 
     target(Z, pi, eta, h) = p(Z | pi) p(pi | h) p(h) N(eta; 0, nu^2 I) prod_nm phi(y_nm | f_nm) prod_n p(x_n | Z)
 
-with the loadings w_n integrated out of p(x_n | Z), where there is a likelihood. Log odds of a bit given all else:
+The loadings w_n are integrated out of p(x_n | Z), which is absent without a likelihood. The log odds of a bit given all
+else are
 
     logit pi_k + noise precision sum_n (w_nk r_nd - w_nk^2 / 2) + sum_nm log phi(y_nm | f_nm, z_dk = 1) - log phi(. | 0)
 
-r_nd the residual without the bit. The loadings are scratch: drawn given Z, they stand while the bits and the precisions
-are drawn, and are forgotten; so is omega, which is drawn given Z for eta. w, Z, h, pi, eta is the order of `sweep`.
+with r_nd the residual without the bit. Loadings are drawn given Z, used for the bits and the precisions, and dropped.
+omega is drawn given Z, used for eta, and dropped. `sweep` draws w, Z, h, pi, eta in this order.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from .backend import Gibbs
 
 @dataclass(frozen=True)
 class ProjectionState:
-    """One draw: D dimensions, K features, M tasks, P further inputs."""
+    """One draw: D dimensions, K features, M tasks, P additional inputs."""
 
     features: Tensor  # [D, K] of 0 and 1 in the dtype of X
     probabilities: Tensor  # [K] float64
@@ -45,14 +46,14 @@ class ProjectionState:
 
 
 def check(backend: Gibbs, model: MultiTaskInfiniteLatentSVM) -> None:
-    """Raise on a scan, or a start, that projections do not have."""
+    """Raise ValueError on a scan, or an `init`, that projections do not support."""
     backend.require_scan(model, "auto", "blocked")
     if isinstance(backend.init, Tensor):
         raise ValueError(f"init has labels of points, which {type(model).__name__} has not: leave it out.")
 
 
 def alone(backend: Gibbs, model: MultiTaskInfiniteLatentSVM) -> str:
-    """Ranks may have rows each."""
+    """What to change so that ranks can share the rows; "" if nothing."""
     return "leave init out" if isinstance(backend.init, Tensor) else ""
 
 
@@ -62,12 +63,12 @@ def holds_all(backend: Gibbs, model: MultiTaskInfiniteLatentSVM) -> bool:
 
 
 def kernel(backend: Gibbs, model: MultiTaskInfiniteLatentSVM) -> Kernel:
-    """The blocked scan."""
+    """The kernel of projections."""
     return Kernel(state=ProjectionState, init=init, sweep=sweep, value=log_joint, draw=draw)
 
 
 def init(model: MultiTaskInfiniteLatentSVM, data: TaskData, generator: torch.Generator) -> ProjectionState:
-    """Bits by the prior's probabilities to start from, then weights."""
+    """A first state: bits drawn from the prior's initial probabilities, then weights."""
     hyper, K = model.prior.start(data.X), model.truncation
     pi = model.prior.start_probabilities(hyper, K)
     bits = (uniforms((data.X.shape[1], K), generator) < pi).to(data.X)
@@ -84,7 +85,7 @@ def sweep(
     generator: torch.Generator,
     step: int = 0,
 ) -> ProjectionState:
-    """One sweep; each line leaves the target invariant, together with the loadings while they are there."""
+    """One sweep; each update leaves the joint law of the target and the loadings invariant."""
     loadings = draw_loadings(state, data, model, generator)
     state = replace(state, features=draw_bits(state, data, model, loadings, generator))
     if model.likelihood is not None and loadings is not None:
@@ -96,7 +97,7 @@ def sweep(
     return replace(state, weights=draw_weights(state, data, model, generator))
 
 
-# -- the projection ----------------------------------------------------------------------------------------------------
+# -- the bits of the projection ----------------------------------------------------------------------------------------
 
 
 def draw_bits(
@@ -106,7 +107,7 @@ def draw_bits(
     loadings: Tensor | None,
     generator: torch.Generator,
 ) -> Tensor:
-    """Features [D, K], bit after bit given all else."""
+    """Draw the features [D, K] bit by bit, each given all else."""
     levels = torch.logit(uniforms(tuple(state.features.shape), generator))
     margins = Margins(data, model.loss, state.weights[: model.truncation])
     scores = data.pair_scores(data.X @ state.features, state.weights)
@@ -116,7 +117,7 @@ def draw_bits(
 def generative(
     state: ProjectionState, data: TaskData, model: MultiTaskInfiniteLatentSVM, loadings: Tensor | None
 ) -> Generative:
-    """Log odds of the bits without margins, given loadings [N, K]."""
+    """The terms of the log odds of the bits from prior and likelihood, given loadings [N, K]."""
     odds = torch.logit(state.probabilities)
     if model.likelihood is None or loadings is None:
         return prior_alone(odds, len(state.features))
@@ -125,7 +126,7 @@ def generative(
     return Generative(odds, precision * all_sum(residual.T @ seen), precision * all_sum(seen.T @ seen))
 
 
-# -- loadings and precisions, of a model with a likelihood -------------------------------------------------------------
+# -- loadings and precisions, with a likelihood ------------------------------------------------------------------------
 
 
 def loadings_posterior(state: ProjectionState, data: TaskData, likelihood: LinearGaussian) -> tuple[Tensor, Tensor]:
@@ -142,7 +143,7 @@ def loadings_posterior(state: ProjectionState, data: TaskData, likelihood: Linea
 def draw_loadings(
     state: ProjectionState, data: TaskData, model: MultiTaskInfiniteLatentSVM, generator: torch.Generator
 ) -> Tensor | None:
-    """Loadings [N, K] given the projection; None without a likelihood."""
+    """Draw loadings [N, K] given the projection; None without a likelihood."""
     if model.likelihood is None:
         return None
     mean, tril = loadings_posterior(state, data, model.likelihood)
@@ -153,7 +154,7 @@ def draw_loadings(
 def precision_laws(
     state: ProjectionState, data: TaskData, likelihood: LinearGaussian, loadings: Tensor
 ) -> dict[str, Gamma]:
-    """The gamma law of each precision that is learned, given the projection and the loadings [N, K]."""
+    """The gamma law of each learned precision, given the projection and the loadings [N, K]."""
     mean = loadings @ state.features.double().T
     squares = torch.cat([loadings.square().sum(1), loadings.new_tensor([loadings.shape[1]])])
     seen = likelihood.evidence(data.X.double(), mean, mean.square(), squares, loadings.new_ones(len(loadings), 1))
@@ -167,16 +168,16 @@ def precision_laws(
 def draw_weights(
     state: ProjectionState, data: TaskData, model: MultiTaskInfiniteLatentSVM, generator: torch.Generator
 ) -> Tensor:
-    """Weights [K + P, M] given the projection: tasks are components, whose rows are their known pairs."""
+    """Draw weights [K + P, M] given the projection; each task is a component whose rows are its known pairs."""
     scored = task_margins(data, model, state.features)
     return scored.draw(state.weights.T.unsqueeze(-1).contiguous(), generator).squeeze(-1).T.contiguous()
 
 
-# -- summaries ---------------------------------------------------------------------------------------------------------
+# -- log density and draws for the posterior ---------------------------------------------------------------------------
 
 
 def log_joint(state: ProjectionState, data: TaskData, model: MultiTaskInfiniteLatentSVM) -> Tensor:
-    """log density [] of (Z, pi, eta, h), the inputs and the margin factors; loadings and omega integrated out."""
+    """log density [] of (Z, pi, eta, h), the inputs and the margin factors; loadings and omega are integrated out."""
     pi, counts = state.probabilities, state.features.sum(0)
     total = model.prior.log_density(state.hyper) + model.prior.log_probabilities(pi, state.hyper)
     total = total + log_bits(counts, len(state.features), pi)
@@ -198,7 +199,7 @@ def log_inputs(state: ProjectionState, data: TaskData, likelihood: LinearGaussia
 
 
 def draw(state: ProjectionState, data: TaskData, model: MultiTaskInfiniteLatentSVM) -> Draw:
-    """What the posterior keeps of a state."""
+    """The draw that the posterior keeps of a state."""
     K, dtype = model.truncation, data.X.dtype
     return drawn(
         ProjectionDraw(

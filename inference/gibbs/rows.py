@@ -1,4 +1,4 @@
-"""What a state sequence says of the rows of the transition matrix and of the base weights."""
+"""Transition counts of state sequences, and updates of transition rows and base weights."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .state import SequenceState
 
 
 def count_moves(state: SequenceState, data: Sequences) -> Tensor:
-    """n_jk [K + 1, K]: moves from row j to state k, the start row last."""
+    """Transition counts n_jk [K + 1, K] from state j to state k over all ranks; the last row counts starts."""
     return all_sum(own_moves(state, data))
 
 
 def own_moves(state: SequenceState, data: Sequences) -> Tensor:
-    """The same [K + 1, K] in the sequences of this rank."""
+    """Transition counts [K + 1, K] in the sequences of this rank."""
     states, K = state.assignments, len(state.weights)
     if not host.on_cpu(states):
         return count_transitions(states, data.starts, K)
@@ -37,8 +37,10 @@ def own_moves(state: SequenceState, data: Sequences) -> Tensor:
 
 
 def row_posterior(state: SequenceState, moves: Tensor, prior: HierarchicalDirichletProcess) -> Tensor:
-    """alpha b_jk + n_jk [K + 1, K + 1] of every row pi_j | z ~ Dirichlet, from the moves n_jk [K + 1, K] of all ranks:
-    last row starts, last column is the rest."""
+    """Parameters alpha b_jk + n_jk [K + 1, K + 1] of each row pi_j | z ~ Dirichlet, from transitions n_jk [K + 1, K].
+
+    The last row is that of starts, the last column that of all other states.
+    """
     K = len(state.weights)
     shape = state.hyper["concentration"] * prior.row_means(state.base, K)
     shape[:, :K] += moves
@@ -46,10 +48,10 @@ def row_posterior(state: SequenceState, moves: Tensor, prior: HierarchicalDirich
 
 
 def relabel(state: SequenceState, generator: torch.Generator) -> SequenceState:
-    """Metropolis swaps of neighbouring labels k, k + 1 of T states, along with their base weights.
+    """Propose Metropolis swaps of states k, k + 1 of T states, along with their base weights.
 
     Only the density of beta changes, gamma^(T-1) beta_T^(gamma-1) prod_{k<T} 1 / r_k with r_k = 1 - sum_{j<k} beta_j:
-    by (r_k - beta_k) / (r_k - beta_{k+1}), and at the last pair by (beta_{T-1} / beta_T)^(gamma-1).
+    by the factor (r_k - beta_k) / (r_k - beta_{k+1}), and for the last pair by (beta_{T-1} / beta_T)^(gamma-1).
     """
     *base, gamma = torch.cat([state.base[:-1], state.hyper["top_concentration"].view(1)]).tolist()
     T, order = len(base), list(range(len(base)))
@@ -74,17 +76,18 @@ def break_rest(
     prior: HierarchicalDirichletProcess,
     generator: torch.Generator,
 ) -> tuple[Tensor, Tensor]:
-    """M more states. Each takes a Beta(1, gamma) share of what is left of beta, and a Dirichlet(alpha b) share of the
-    rest of each row.
+    """Add M states.
 
-    Takes log rows [K + 1, K + 1] and base weights [K + 1], and returns those of K + M states.
+    Each takes a Beta(1, gamma) share of the rest of beta, and a Dirichlet(alpha b) share of each row's rest.
+
+    Takes log rows [K + 1, K + 1] and base weights [K + 1]; returns those of K + M states.
     """
     alpha, gamma, K = state.hyper["concentration"], state.hyper["top_concentration"], len(base) - 1 + num_new
-    log_share = torch.log1p(-uniforms((num_new,), generator)) / gamma  # of 1 - s, for s ~ Beta(1, gamma)
+    log_share = torch.log1p(-uniforms((num_new,), generator)) / gamma  # log (1 - s) for s ~ Beta(1, gamma)
     left = base[-1] * log_share.cumsum(0).exp()
     new = torch.cat([base[-1:], left[:-1]]) * -torch.expm1(log_share)
     base = torch.cat([base[:-1], new, left[-1:]])
-    means = prior.row_means(base, K)  # rows of the K states and of the start
+    means = prior.row_means(base, K)  # of the K states, then of the start
     known = torch.cat([means[: K - num_new], means[-1:]])[:, K - num_new :]
     split = log_rows[:, -1:] + log_gamma_draw(alpha * known, generator).log_softmax(1)
     fresh = log_dirichlet(alpha * means[K - num_new : K], generator)

@@ -1,14 +1,14 @@
-"""Gibbs sampling of the infinite hidden Markov models: the kernel of `partition` over paths, and how chains start.
+"""Gibbs sampling of infinite hidden Markov models: the kernel of `partition` for paths, and the starts of its chains.
 
     target(z, beta, eta) = p(z | beta) p(beta) prod_k m(X_k) G(eta_k) prod_t exp(h(eta_{z_t}^T a_t))
 
-    "direct"    each step in turn, rows and the family's parameters integrated out        infinite model
-    "beam"      all steps of a sequence at once, given rows, slices and fresh states       infinite model
-    "blocked"   all steps of a sequence at once, given T rows                              T states
+    "direct"    each step in turn, rows and the likelihood's parameters integrated out    infinite model
+    "beam"      all steps of a sequence at once, given rows, slices and fresh states      infinite model
+    "blocked"   all steps of a sequence at once, given T rows                             T states
 
-A state is (z, beta, alpha, gamma, eta); rows, parameters of the family, tables and augmentation variables are drawn
-where a step needs them and then dropped. m is the marginal of a state's steps, G the law of a hyperplane without
-points, h its gain (`hyperplanes`); a model whose states do not repel has neither of these two.
+A state is (z, beta, alpha, gamma, eta). Transition rows, parameters of the likelihood, tables and augmentation
+variables are drawn where a step needs them and then dropped. m is the marginal of a state's steps, G the law of a
+hyperplane without points, and h its gain (`hyperplanes`); models whose states do not repel have neither G nor h.
 
 Sources: Teh et al. (2006) for "direct" and the tables; Nguyen, Phung, Le & Bui; docs/derivations/sequences, "Joint
 density" and "Base weights and concentrations" and "Blocked and beam scans".
@@ -40,7 +40,7 @@ from .state import SequenceState, scan_law
 
 
 def check(backend: Gibbs, model: StateSpace) -> None:
-    """Raise on a scan that sequences do not have, and on a family without conjugacy."""
+    """Raise on a scan that sequences lack, and on a likelihood without a conjugate prior."""
     backend.require_scan(model, "auto", *Paths.scans)
     if not isinstance(model.likelihood, ExponentialFamily):
         raise NotImplementedError(
@@ -49,14 +49,14 @@ def check(backend: Gibbs, model: StateSpace) -> None:
 
 
 def alone(backend: Gibbs, model: StateSpace) -> str:
-    """Ranks may have sequences each under the scans of whole paths."""
+    """What to change so that ranks can share the sequences; "" if nothing: "beam" and "blocked" draw whole paths."""
     if isinstance(backend.init, Tensor):
         return "leave init out"
     return "take scan='beam'" if backend.scan == "direct" else ""
 
 
 def kernel(backend: Gibbs, model: StateSpace) -> Kernel:
-    """The scans of sequences, with the options of a backend bound."""
+    """The kernel of sequences with the options of `backend`."""
     return partition.kernel_of(Paths, backend, model, _start, prepare_sequences)
 
 
@@ -84,12 +84,12 @@ def init(
     num_sweeps: int,
     num_split_merge: int = 2,
 ) -> SequenceState:
-    """A state from labels [N], or from the best of some starts after blocked sweeps without hyperplanes.
+    """A first state, from states [N] or from the best of several starts after blocked sweeps without hyperplanes.
 
-    One of these starts is a mixture without time (`start` is how it starts itself, see `partition.init`), the others
-    put every step to the nearest of some steps that are far apart. States alike are then joined. A chain of states
-    hardly ever leaves a bad start. Where states repel, sweeps along which the factors of their hyperplanes come to
-    their full power follow.
+    One of these starts is a mixture that ignores time (`start` is the start of that mixture, see `partition.init`). The
+    others assign every step to the nearest of some distant steps. Similar states are then merged. This care is needed
+    because a chain of states hardly ever leaves a bad start. Where states repel, sweeps follow along which the power of
+    the hyperplanes' factors rises to 1.
     """
     law = scan_law(model.prior, model.truncation, scan)
     if isinstance(start, Tensor):
@@ -107,7 +107,7 @@ def init(
         state = replace(state, weights=draw_weights(state, data, model, generator))
     if not hardens:
         return state
-    # slices hold paths where they are: step by step where that is compiled
+    # slices hold paths in place, so the steps are visited one by one where this is compiled
     scan = "auto" if scan == "beam" else scan
     one = partial(sweep, scan=scan, num_split_merge=num_split_merge)
     return harden(state, data, model, generator, one, 2 * num_sweeps)
@@ -116,7 +116,7 @@ def init(
 def _best_start(
     model: StateSpace, data: Sequences, generator: torch.Generator, start: str, num_sweeps: int, num_split_merge: int
 ) -> Tensor:
-    """States [N] of the highest log joint that blocked sweeps of the plain model reach from several starts."""
+    """The states [N] of the highest log joint among several starts of the plain model, after blocked sweeps of each."""
     plain = model.without_hyperplanes()
     points = DPM(plain.likelihood, truncation=plain.truncation, num_features=plain.num_features)
     rows = prepare_points(points, points.data(data.X))
@@ -140,9 +140,9 @@ def _best_start(
 
 
 def _merge_alike(state: SequenceState, paths: Paths, model: StateSpace) -> SequenceState:
-    """A state in which the two states of the most similar steps are one, as long as p(z, X | alpha, beta) rises.
+    """Merge the two most similar states, as long as p(z, X | alpha, beta) rises.
 
-    A chain hardly ever joins two states that share the steps of one, and a start may have too many.
+    A chain hardly ever merges two states that share the steps of one, and a start may have too many states.
     """
     K, likelihood = len(state.weights), model.likelihood
     first, second = torch.triu_indices(K, K, 1, device=state.assignments.device)
@@ -163,7 +163,7 @@ def _merge_alike(state: SequenceState, paths: Paths, model: StateSpace) -> Seque
 
 
 def _fill_gaps(labels: Tensor, data: Sequences) -> Tensor:
-    """States [N]: those of the observed steps [M], and at a missing step that of the last observed one before it."""
+    """States [N] of all steps from those of the observed ones; a missing step gets that of the last one before it."""
     place = torch.zeros(data.num_data, dtype=torch.long, device=labels.device)
     place[data.steps] = 1
     return labels[(place.cumsum(0) - 1).clamp(min=0)]

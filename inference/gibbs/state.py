@@ -1,4 +1,4 @@
-"""The states of the Gibbs samplers: what survives between sweeps, and which law their labels have."""
+"""The states of the Gibbs samplers of partitions and sequences, and the law of their assignments."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from ..running.chains import OfRows
 
 @dataclass(frozen=True)
 class PartitionState:
-    """One draw of a mixture of classifiers: N points, or steps of sequences, K components, P features, C scores.
+    """One draw of a mixture of classifiers: N points or steps of sequences, K components, P features, C scores.
 
-    The family's parameters, mixture weights and augmentation variables are scratch: a sweep draws them where it needs
-    them.
+    It has no parameters of the likelihood, mixture weights or augmentation variables: a sweep draws and drops them.
     """
 
-    assignments: OfRows  # [N] int64; infinite scans: 0..K-1, all occupied; blocked: 0..T-1
-    weights: Tensor  # [K, P, C]; blocked: [T, P, C]
+    assignments: OfRows  # [N] int64; infinite scans: 0..K-1, all occupied; blocked scans: 0..T-1
+    weights: Tensor  # [K, P, C]; blocked scans: [T, P, C]
     hyper: Hyper  # hyperparameters of the prior, each [] float64
     reservoir: Tensor | None = None  # [A, P, 1] hyperplanes without points, where components repel; see `hyperplanes`
 
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceState(PartitionState):
-    """One draw of an infinite hidden Markov model: components are states, steps without an x have one too.
+    """One draw of an infinite hidden Markov model: components are states, and steps without an x have one too.
 
-    Rows of the transition matrix are scratch. `hyper` has "concentration" (alpha) and "top_concentration" (gamma).
+    It has no transition rows: a sweep draws and drops them. `hyper` has "concentration" (alpha) and "top_concentration"
+    (gamma).
     """
 
     base: Tensor  # [K + 1] float64, beta_1..beta_K and the weight of all other states
 
 
 def scan_law(prior: PartitionPrior | HierarchicalDirichletProcess, truncation: int, scan: str) -> Law:
-    """The law of z that a scan samples: "blocked" that of T = `truncation` labels, any other the infinite one."""
+    """The prior of z that a scan samples: "blocked" that of T = `truncation` components, any other the infinite one."""
     law: Law = law_of(cast(Any, prior), truncation if scan == "blocked" else None)
     return law

@@ -1,20 +1,21 @@
-"""Gibbs sampling of a topic model, proportions of documents integrated out.
+"""Gibbs sampling of a topic model, with the topic proportions of documents integrated out.
 
     target(z, eta, h) = p(z | alpha) p(w | z, beta) p(h) N(eta; 0, nu^2 I) prod_n phi(y_n | eta . zbar_n)
 
     "collapsed"   each token in turn, topics integrated out: compiled for a CPU
-    "blocked"     given topics, tokens of all documents side by side: on any device, and documents on several ranks
+    "blocked"     given topics, tokens of all documents in parallel: on any device, and documents on several ranks
 
-A state is (z, eta, h). With counts that leave the token out, rest the sums of eta over the other tokens of its
-document, and pseudo-observations exp(-precision f^2 / 2 + shift f) of its scores f = eta . zbar at draws of omega, a
-token in turn has the law
+A state is (z, eta, h). Let the counts C leave the token out, let rest be the sums of eta over the other tokens of its
+document, and let the scores f = eta . zbar have pseudo-observations exp(-precision f^2 / 2 + shift f) at draws of
+omega. Then a token has the conditional law
 
     p(z_m = k)  prop. to  (C_kw + beta) / (C_k. + V beta) (C_nk + alpha)
                           exp( sum_c shift_c eta_kc / M - precision_c (eta_kc^2 + 2 eta_kc rest_c) / (2 M^2) )
 
-Where the scores of all classes meet in one factor (Crammer & Singer) a token sees that factor itself. So it does in the
-blocked scan, which is what a loss without pseudo-observations has in any case.
-omega is scratch: drawn for the tokens, forgotten, and drawn anew before eta is; z, omega, eta is the order of `sweep`.
+Where the scores of all classes meet in one factor (Crammer & Singer), that factor itself takes the place of the
+exponential. The same holds in the blocked scan, which serves any loss without pseudo-observations.
+
+omega is drawn for the tokens, dropped, and drawn anew before eta is: the order of `sweep` is z, omega, eta.
 
 Sources: Griffiths & Steyvers (2004); Zhu, Chen, Perkins & Zhang (2014).
 """
@@ -60,12 +61,12 @@ class TopicState:
 
 
 def check(backend: Gibbs, model: TopicModel) -> None:
-    """Raise on a scan that topics do not have."""
+    """Raise ValueError on a scan that topics lack."""
     backend.require_scan(model, "auto", "collapsed", "blocked")
 
 
 def alone(backend: Gibbs, model: TopicModel) -> str:
-    """Ranks may have documents each under the scan that moves the tokens of all at once."""
+    """What to change so that ranks can share the documents; "" if nothing: "blocked" updates all documents at once."""
     if isinstance(backend.init, Tensor):
         return "leave init out"
     return "take scan='blocked'" if backend.scan == "collapsed" else ""
@@ -77,7 +78,7 @@ def holds_all(backend: Gibbs, model: TopicModel) -> bool:
 
 
 def kernel(backend: Gibbs, model: TopicModel) -> Kernel:
-    """The scans of tokens, with the options of a backend bound."""
+    """The kernel of topics with the options of `backend`."""
     start = partial(init, start=backend.init, num_generative=backend.num_generative, scan=backend.scan)
     move = partial(sweep, scan=backend.scan)
     return Kernel(state=TopicState, init=start, sweep=move, value=log_joint, draw=draw, value_in="log_joint")
@@ -92,7 +93,7 @@ def init(
     num_generative: int = 10,
     scan: str = "auto",
 ) -> TopicState:
-    """Tokens at random topics, or as given [M], after sweeps of the same model without its margin; then weights.
+    """A first state: random or given topics [M]; after random ones sweeps without the margin; then weights.
 
     Raises
     ------
@@ -133,7 +134,7 @@ def sweep(
     *,
     scan: str = "auto",
 ) -> TopicState:
-    """One sweep; each line leaves the target invariant."""
+    """One sweep; each update leaves the target invariant."""
     state = draw_assignments(state, data, model, generator, scan)
     state = replace(state, weights=draw_weights(state, data, model, generator))
     counts = state.document_counts, state.word_counts
@@ -147,8 +148,10 @@ def sweep(
 def draw_assignments(
     state: TopicState, data: TopicData, model: TopicModel, generator: torch.Generator, scan: str = "auto"
 ) -> TopicState:
-    """Visit every token once: compiled, in the order of the documents, or by `visit_places`. The latter serves factors
-    without pseudo-observations, and those that join scores in a way which compiled code does not know."""
+    """Draw the topic of every token, by compiled code in the order of the documents, or by `visit_places`.
+
+    The latter serves factors without pseudo-observations, and factors of several scores that compiled code lacks.
+    """
     loss, found = model.loss, model.loss.unmasked
     if scan == "blocked" or ranks() is not None or not host.on_cpu(data.X):
         return visit_places(state, data, model, generator)
@@ -165,11 +168,11 @@ def draw_assignments(
 
 
 def visit_places(state: TopicState, data: TopicData, model: TopicModel, generator: torch.Generator) -> TopicState:
-    """Draw the topics; given them documents are independent, and their first tokens move at once, then their second...
+    """Draw the topics, then the assignments of all documents in parallel: their first tokens, their second tokens, ...
 
         topic_k ~ Dir(beta + C_k.),    p(z_m = k)  prop. to  topic_kw (C_nk + alpha) phi(y_n | eta . zbar_n(z_m = k))
 
-    Longer documents come first, so that the documents with a token at some place are always the first ones.
+    Longer documents come first, so that the documents with a token at a given place are always the first ones.
     """
     h, eta, targets = state.hyper, state.weights.double(), data.targets.double()
     counts, assignments = state.document_counts.double(), state.assignments.long()
@@ -185,7 +188,7 @@ def visit_places(state: TopicState, data: TopicData, model: TopicModel, generato
             counts[n, assignments[m]] -= 1
             logits = log_topics[data.words[m]] + (counts[n] + h["document_concentration"]).log()
             if targets.shape[1]:
-                scores = ((counts[n] @ eta).unsqueeze(1) + eta) / length  # [n, K, C] for every topic of the token
+                scores = ((counts[n] @ eta).unsqueeze(1) + eta) / length  # [n, K, C], for each topic
                 logits = logits + model.log_margin(scores, targets[n].unsqueeze(1))
             assignments[m] = draw_categorical(logits, levels[m])
             counts[n, assignments[m]] += 1
@@ -194,7 +197,7 @@ def visit_places(state: TopicState, data: TopicData, model: TopicModel, generato
 
 
 def visit(state: TopicState, data: TopicData, margin: tuple[Any, ...], stream: torch.Generator) -> TopicState:
-    """The compiled scan, given pseudo-observations (precision [N, C], shift [N, C]) or (classes [N], c, l)."""
+    """Run the compiled scan, given pseudo-observations (precision [N, C], shift [N, C]) or (classes [N], c, l)."""
     from . import _numba_topics as compiled  # compiles or loads machine code: only where a scan needs it
 
     num_topics, num_tokens = len(state.weights), len(data.words)
@@ -227,7 +230,7 @@ def visit(state: TopicState, data: TopicData, margin: tuple[Any, ...], stream: t
 
 
 def _classes(targets: Tensor) -> Tensor:
-    """The class [N] of each row of signs [N, L]; -1 where it is missing."""
+    """The class [N] of each row of signs [N, L]; -1 where one is missing."""
     return torch.where(targets.isnan().any(1), -1, targets.nan_to_num().argmax(1))
 
 
@@ -235,20 +238,20 @@ def _classes(targets: Tensor) -> Tensor:
 
 
 def draw_weights(state: TopicState, data: TopicData, model: TopicModel, generator: torch.Generator) -> Tensor:
-    """Weights [K, C] given the assignments."""
+    """Draw weights [K, C] given the assignments."""
     return scored(state, data, model).draw(state.weights.unsqueeze(0), generator).squeeze(0)
 
 
 def scored(state: TopicState, data: TopicData, model: TopicModel) -> Scored:
-    """The weights score the mean topics [N, K] of all documents."""
+    """The rows that the weights score: the mean topics [N, K] of all documents."""
     return Scored(data.mean_topics(state.document_counts), data.targets, model.loss, model.weight_scale)
 
 
-# -- summaries ---------------------------------------------------------------------------------------------------------
+# -- log density and draws for the posterior ---------------------------------------------------------------------------
 
 
 def log_joint(state: TopicState, data: TopicData, model: TopicModel) -> Tensor:
-    """log density [] of (z, eta, h), the words and the margin factors; topics, proportions and omega integrated out."""
+    """log density [] of (z, eta, h), words and margin factors; topics, proportions and omega are integrated out."""
     h, eta, margin = state.hyper, state.weights.unsqueeze(0), scored(state, data, model)
     own = Tally.of(state.document_counts).log_polya(h["document_concentration"]), margin.told(eta)
     documents, told = all_sums(*own)
@@ -257,7 +260,7 @@ def log_joint(state: TopicState, data: TopicData, model: TopicModel) -> Tensor:
 
 
 def draw(state: TopicState, data: TopicData, model: TopicModel) -> Draw:
-    """What the posterior keeps of a state: topics are their expectations given the assignments."""
+    """The draw that the posterior keeps of a state; topics are their expectations given the assignments."""
     counts, like = state.word_counts, state.weights
     return drawn(
         TopicDraw(
@@ -272,5 +275,5 @@ def draw(state: TopicState, data: TopicData, model: TopicModel) -> Draw:
     )
 
 
-_MOST_SCORES = 2**22  # or topics, of a document for a topic and a class, in memory at a time
-_MOST_WORK = 2**28  # weights of topics between two looks at whether Ctrl-C was pressed
+_MOST_SCORES = 2**22  # of a document, a topic and a class, in memory at once
+_MOST_WORK = 2**28  # topic weights computed between two checks for Ctrl-C

@@ -1,4 +1,4 @@
-"""Bits of latent features row by row, compiled, with the probabilities of the features integrated out."""
+"""The compiled scan of the bits of latent features, row by row, with the feature probabilities integrated out."""
 
 import math
 from typing import Any, NamedTuple
@@ -10,54 +10,54 @@ from ...compiled.decorators import inner, lean_entry, lean_part
 
 
 class Rows(NamedTuple):
-    """What the scan has of a state, as arrays of room for `capacity` features."""
+    """The state as arrays with space for `capacity` features."""
 
     bits: np.ndarray  # [capacity, N]
     counts: np.ndarray  # [capacity] rows that have each feature
     loadings: np.ndarray  # [capacity, D]
     weights: np.ndarray  # [capacity, C]
-    precision: np.ndarray  # [1, D] or [N, D] pseudo-observations of the entries, 0 where missing
+    precision: np.ndarray  # [1, D] or [N, D] pseudo-observations of the entries; 0 where an entry is missing
     shift: np.ndarray  # [N, D]
-    scores: np.ndarray  # [N, C] what the inputs give
+    scores: np.ndarray  # [N, C] the part of the scores due to the inputs
     targets: np.ndarray  # [N, C]
-    log_odds: np.ndarray  # [N] log m - log(N - m) of a feature that m others have; truncated: [K] of each feature
-    log_number: np.ndarray  # [room] log prior probability of a number of features that the row has alone
-    cumulative: np.ndarray  # [room] the same summed up
+    log_odds: np.ndarray  # [N] log m - log(N - m), m: other rows with the feature; truncated: [K] prior log odds
+    log_number: np.ndarray  # [room] log prior probability of the number of features that a row alone has
+    cumulative: np.ndarray  # [room] cumulative probabilities of that number
     loading_precision: np.ndarray  # [D]
     weight_scale: float
     loss: Any  # its compiled form
 
 
 class Scratch(NamedTuple):
-    """What belongs to the row at hand."""
+    """Buffers for the visited row. A feature that no other row has is an "own feature" of the row."""
 
-    slope: np.ndarray  # [D] of the log density of its entries in their linear predictor
-    scores: np.ndarray  # [3, C]: its own; others that are proposed; without the features that it has alone
-    alone: np.ndarray  # [capacity] the features that it has alone
-    fresh: np.ndarray  # [room, C] weights that are proposed for them
+    slope: np.ndarray  # [D] gradient of the log density of the row's entries by their linear predictor
+    scores: np.ndarray  # [3, C]: present, proposed, and without own features
+    alone: np.ndarray  # [capacity] the numbers of the own features
+    fresh: np.ndarray  # [room, C] their proposed weights
     shares: np.ndarray  # [6, D] and
-    halves: np.ndarray  # [5] what `_evidence` says of 0..4 features; the last row is of another number
-    chances: np.ndarray  # [5]
+    halves: np.ndarray  # [5] `_evidence` of 0..4 own features; the last row is for another number
+    chances: np.ndarray  # [5] weights of 0..4 own features
 
     @classmethod
     def of(cls, rows):
-        """Room for whatever a row may need; compiled code makes no arrays, and so counts no references to them."""
+        """Buffers that suffice for every row; compiled code then allocates no arrays and counts no references."""
         D, C, number, room = rows.loadings.shape[1], rows.scores.shape[1], _NUM_WEIGHED, len(rows.log_number)
         scores, alone, fresh = np.empty((3, C)), np.empty(len(rows.counts), np.int64), np.empty((room, C))
         return cls(np.empty(D), scores, alone, fresh, np.empty((number + 1, D)), np.empty(number), np.empty(number))
 
 
-_CERTAIN = 40.0  # log odds beyond which a probability is within rounding of 0 or 1
-_NUM_WEIGHED = 5  # numbers 0, 1, .. of features of a row alone whose evidence is compared
-# rows of scores and of shares; for plain integers numba would compile what takes them once more
+_CERTAIN = 40.0  # log odds beyond which rounding makes a probability 0 or 1
+_NUM_WEIGHED = 5  # numbers 0, 1, ... of own features that are compared by their evidence
+# rows of `scores` and of `shares`; numba would compile their users twice for plain integers
 _OWN, _OTHER, _BASE, _DRAWN = np.array([0, 1, 2, _NUM_WEIGHED])
 
 
 @lean_entry
 def scan(rows, scratch, uniforms, normals, place):
-    """Visit rows from place[0] on; place = (row, number of features, uniforms used, normals used) is moved on.
+    """Visit rows from place[0] on and update place = (row, number of features, uniforms used, normals used).
 
-    It returns before a row for which the arrays or the random numbers might not suffice; at the end place[0] = N.
+    It returns before a row for which the arrays or the random numbers might not suffice. At the end place[0] = N.
     """
     loadings, weights, precision, inputs, capacity = rows[2], rows[3], rows[4], rows[6], len(rows[1])
     log_number, cumulative, prior = rows[9], rows[10], rows[11]
@@ -95,7 +95,7 @@ def scan_truncated(rows, scratch, levels):
 
 @lean_part
 def _copy(values, i, out, j):
-    """As out[j] = values[i]."""
+    """Set out[j, d] = values[i, d] for all d."""
     for d in range(out.shape[1]):
         out[j, d] = values[i, d]
 
@@ -114,13 +114,13 @@ def _move(slope, sign, loadings, k, precision, p):
 
 @lean_part
 def _margin(loss, scores, i, targets, n):
-    """log phi(y | f) of row n with scores[i]."""
+    """log phi(y_n | f) for the scores f = scores[i]."""
     return log_margin(loss, scores[i], targets[n])
 
 
 @inner
 def _predict(n, p, bits, loadings, weights, precision, shift, inputs, num_features, slope, scores):
-    """Slope [D] and scores [C] of a row."""
+    """Compute the slope [D] and the scores [C] of row n."""
     for d in range(len(slope)):
         slope[d] = shift[n, d]
     _copy(inputs, n, scores, _OWN)
@@ -132,7 +132,7 @@ def _predict(n, p, bits, loadings, weights, precision, shift, inputs, num_featur
 
 @inner
 def _visit_shared(n, p, rows, scratch, levels, used, num_features, truncated):
-    """The bits of features that other rows have, or of all; returns how many the row has alone."""
+    """Draw the bits of row n for features that other rows have, or for all; return the number of own features."""
     bits, counts, loadings, weights, precision, shift, inputs, targets, log_odds = rows[:9]
     loss, (slope, scores, alone) = rows[13], scratch[:3]
     _predict(n, p, bits, loadings, weights, precision, shift, inputs, num_features, slope, scores)
@@ -165,12 +165,12 @@ def _visit_shared(n, p, rows, scratch, levels, used, num_features, truncated):
     return num_alone
 
 
-# -- the features that a row has alone, whose loadings are integrated out ----------------------------------------------
+# -- own features of a row, with their loadings integrated out ---------------------------------------------------------
 
 
 @inner
 def _weigh(log_number, level, slope, shares, halves, chances):
-    """A number of 0..4 features by prior and evidence, given the slope without them."""
+    """Draw a number 0..4 of own features by prior and evidence, given the slope without them."""
     largest, total, number = -np.inf, 0.0, 0
     for i in range(_NUM_WEIGHED):
         chances[i] = log_number[i] + _square(slope, shares, i) - halves[i]
@@ -187,7 +187,7 @@ def _weigh(log_number, level, slope, shares, halves, chances):
 
 @lean_part
 def _evidence(prior, precision, p, number, shares, i):
-    """shares[i] [D] and the number that is returned give the `_log_evidence` sum_d share_d slope_d^2 - number."""
+    """Compute shares[i] [D] and return half, such that `_log_evidence` is sum_d shares_d slope_d^2 - half."""
     half = 0.0
     for first in range(0, len(prior), 8):  # one logarithm for eight factors
         product = 1.0
@@ -209,17 +209,17 @@ def _square(slope, shares, i):
 
 @inner
 def _log_evidence(prior, precision, p, slope, number, shares):
-    """log E exp(slope . u - u^T diag(precision) u / 2) for u [D] the sum of so many loadings from their prior."""
+    """log E exp(slope . u - u^T diag(precision) u / 2), u [D] the sum of `number` loadings from their prior."""
     half = _evidence(prior, precision, p, number, shares, _DRAWN)
     return _square(slope, shares, _DRAWN) - half
 
 
 @inner
 def _visit_alone(n, p, rows, scratch, weighed, drawn, num_alone, uniforms, used, normals, place):
-    """How many features the row has alone, their weights, and then their loadings; the slope is that without them.
+    """Draw the number of own features of row n and their weights, then their loadings; `slope` is that without them.
 
-    Two Metropolis-Hastings steps, both with weights proposed from the prior. The first chooses among 0..4 features by
-    their evidence, if the present number is one of these; the second draws a number from its Poisson law.
+    There are two Metropolis-Hastings steps, both with weights proposed from the prior. The first chooses among 0..4
+    features by their evidence, if the present number is one of these. The second draws a number from its Poisson prior.
     """
     bits, counts, loadings, weights, precision = rows[:5]
     targets, prior, scale, loss = rows[7], rows[11], rows[12], rows[13]
@@ -252,7 +252,7 @@ def _visit_alone(n, p, rows, scratch, weighed, drawn, num_alone, uniforms, used,
 
 @inner
 def _replace_alone(bits, counts, loadings, weights, n, place, alone, old, fresh, new):
-    """Give the row `new` features of its own with these weights in place of the `old` ones; loadings come later."""
+    """Replace the `old` own features of row n by `new` ones with the weights `fresh`; loadings are drawn later."""
     for i in range(old - 1, new - 1, -1):
         last, k = place[1] - 1, alone[i]
         _copy(bits, last, bits, k)
@@ -273,7 +273,7 @@ def _replace_alone(bits, counts, loadings, weights, n, place, alone, old, fresh,
 
 @inner
 def _draw_alone(loadings, prior, precision, p, slope, normals, place, alone, number):
-    """Loadings of the features that the row has alone: their sum given the row, then each of them given the sum."""
+    """Draw the loadings of the own features: their sum given the row, then each of them given the sum."""
     for d in range(len(slope)):
         total_precision = prior[d] / number + precision[p, d]
         total = slope[d] / total_precision

@@ -1,9 +1,9 @@
-"""Bits of latent features column by column, all rows at once: the blocked scan and the slice scan.
+"""Updates of the bits of latent features, column by column for all rows: the blocked scan and the slice scan.
 
     log odds of z_nk:   logit pi_k + sum_d w_kd [ b_nd - a_nd (m_nd + w_kd / 2) ] + log phi(f_n + eta_k) - log phi(f_n)
 
-with the pseudo-observations (a, b) of the entries, and m_n and f_n the linear predictor and the scores without feature
-k. The margin is the factor itself, no augmentation variable. Source of the slice scan: Teh, Gorur &
+(a, b) are the pseudo-observations of the entries; m_n and f_n are the linear predictor and the scores without feature
+k. The margin enters through its factor, not through an augmentation variable. Source of the slice scan: Teh, Gorur &
 Ghahramani (2007).
 """
 
@@ -22,11 +22,11 @@ from ...distributed.collectives import each_rank, own_stream
 from .collapsed import is_compiled, scan_bits
 from .state import FeatureState, Given, count_rows, inside, join_columns, keep_columns, num_rows
 
-Choice = Callable[[int, Tensor], Tensor]  # (k, its log odds [N] given all else) -> bits [N]
+Choice = Callable[[int, Tensor], Tensor]  # (k, log odds [N] of column k given all else) -> bits [N]
 
 
 def visit_columns(state: FeatureState, given: Given, log_odds: Tensor, choose: Choice) -> FeatureState:
-    """The state after all columns were chosen in turn, the features with log odds [K] a priori."""
+    """Choose every column in turn; log_odds [K] are the prior log odds of the features."""
     data, model, observed = given
     bits, weights = state.features.to(state.loadings), state.weights[: len(state.loadings)]
     scores = model.scores(bits, data.inputs, state.weights)
@@ -45,9 +45,9 @@ def visit_columns(state: FeatureState, given: Given, log_odds: Tensor, choose: C
 
 
 def scan_blocked(state: FeatureState, given: Given, generator: torch.Generator) -> FeatureState:
-    """The columns of the truncated model in turn, given their probabilities.
+    """Draw the columns of the truncated model in turn, given the feature probabilities.
 
-    Rows are independent: where that is compiled, row after row is visited, with the same random numbers.
+    Rows are independent, so compiled code visits row after row with the same random numbers.
     """
     log_odds = cast(Tensor, state.probabilities).logit()
     levels = uniforms((len(log_odds), given.data.num_data), own_stream(generator))
@@ -58,11 +58,10 @@ def scan_blocked(state: FeatureState, given: Given, generator: torch.Generator) 
 
 
 def swap_columns(state: FeatureState, num_rows: Tensor, generator: torch.Generator) -> tuple[FeatureState, Tensor]:
-    """Exchange features between neighbouring probabilities, which stay where they are: K rounds of proposals. Takes and
-    gives the numbers of rows [K] that have the features.
+    """Propose to swap features k and k + 1 while the probabilities stay in place, in K rounds.
 
-    A swap of features with m and m' rows, of probabilities pi and pi', is accepted with the probability
-    min(1, (odds' / odds)^(m - m')).
+    num_rows [K] are the numbers of rows with each feature; the permuted ones are returned. Features with m and m' rows
+    at probabilities pi and pi' are swapped with probability min(1, (odds' / odds)^(m - m')).
     """
     log_odds, counts = cast(Tensor, state.probabilities).logit().tolist(), num_rows.tolist()
     order = list(range(len(counts)))
@@ -80,11 +79,12 @@ def swap_columns(state: FeatureState, num_rows: Tensor, generator: torch.Generat
 
 
 def scan_slice(state: FeatureState, given: Given, generator: torch.Generator) -> FeatureState:
-    """Probabilities of the features, a floor below the least, the features without rows above it; then all columns.
+    """Draw feature probabilities, a floor, and the empty features above the floor; then visit all columns.
 
-    The floor is uniform below the least probability pi* of a feature with rows, so that every state weighs 1 / pi*:
-    with pi*_k that of the others, column k is empty with weight prod_n (1 - p_n) / pi*_k, and otherwise has weight
-    (1 - prod_n (1 - p_n)) / min(pi*_k, pi_k). Columns are visited by decreasing pi, an order that does not depend on Z.
+    The floor is uniform below the least probability pi* of a feature with rows, so that a state has weight 1 / pi*.
+    With pi*_k the least of the other features, column k is empty with weight prod_n (1 - p_n) / pi*_k and otherwise has
+    weight (1 - prod_n (1 - p_n)) / min(pi*_k, pi_k). Columns are visited by decreasing pi, an order that does not
+    depend on Z.
     """
     state, probabilities = open_features(state, given, generator)
     order = probabilities.argsort(descending=True)
@@ -101,7 +101,7 @@ def scan_slice(state: FeatureState, given: Given, generator: torch.Generator) ->
 
 
 def open_features(state: FeatureState, given: Given, generator: torch.Generator) -> tuple[FeatureState, Tensor]:
-    """The state with the features without rows above a random floor, and all probabilities [K] float64."""
+    """Add the empty features above a random floor; return the state and all feature probabilities [K] float64."""
     (data, model, _), N = given, num_rows(given.data)
     pi = inside(model.prior.draw_active(count_rows(state), N, generator))
     highest = torch.cat([pi, pi.new_ones(1)]).min()
@@ -116,22 +116,22 @@ def open_features(state: FeatureState, given: Given, generator: torch.Generator)
 
 
 def draw_column(log_odds: Tensor, pi: Tensor, least: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Bits [N] from log odds [N], and whether any row of any rank has the feature []. It is drawn first whether the
-    column is empty; if not, which row is the first to have the feature; then the rows after that one, independently.
+    """Draw the bits [N] of a column from log odds [N]; return them and whether any row of any rank has the feature [].
 
-    Not to be empty has the log odds log(1 - e0) - log e0 + log(pi*) - log min(pi*, pi), with e0 the probability that
-    independent bits are all 0 and pi* = `least` that of the other features.
+    First it is drawn whether the column is empty; if not, which row is the first with the feature; then the later rows,
+    independently. "Not empty" has log odds log(1 - e0) - log e0 + log(pi*) - log min(pi*, pi), where e0 is the
+    probability that independent bits are all 0 and pi* = `least` is the least probability of the other features.
     """
-    failed = torch.nn.functional.softplus(log_odds).cumsum(0)  # -log of the probability that no row so far has it
+    failed = torch.nn.functional.softplus(log_odds).cumsum(0)  # -log probability of no row up to this one
     height, place = uniforms((2,), generator)
     bits, N = uniforms(log_odds.shape, own_stream(generator)) < log_odds.sigmoid(), len(log_odds)
     parts, own = each_rank(failed[-1])
     ends = parts.cumsum(0)
-    share = -torch.expm1(-ends[-1])  # not to be empty, if both weighed the same
+    share = -torch.expm1(-ends[-1])  # probability of "not empty" under independent bits
     used = height * (share * least + (1 - share) * torch.minimum(least, pi)) < share * least
     level = -torch.log1p(place * torch.expm1(-ends[-1]))
-    owner = torch.searchsorted(ends, level, right=True).clamp(max=len(ends) - 1)  # the rank with the first row
+    owner = torch.searchsorted(ends, level, right=True).clamp(max=len(ends) - 1)  # the rank of the first row
     here = torch.searchsorted(failed, level - (ends - parts)[own], right=True).clamp(max=N - 1)
-    first = torch.where(owner == own, here, N * (owner - own))  # of other ranks: beyond all rows here, or before them
+    first = torch.where(owner == own, here, N * (owner - own))  # on other ranks: after all rows here, or before them
     number = torch.arange(N, device=bits.device)
     return used & ((number == first) | (bits & (number > first))), used

@@ -1,18 +1,18 @@
-"""Gibbs sampling of the infinite latent SVM: three scans of the bits around one draw of everything else.
+"""Gibbs sampling of the infinite latent SVM: one of three scans of the bits, then one draw of all other variables.
 
     target(Z, W, eta, h) = p(Z | h) p(h) N(W; 0, 1 / p) N(eta; 0, nu^2 I)
                            prod_nd p(x_nd | w_d . z_n) prod_n phi(y_n | eta . [z_n; b_n])
 
-    "collapsed"   each row in turn, the probabilities of the features integrated out     infinite model (IBP)
-    "slice"       each column in turn, all rows at once, features without rows opened    infinite model (IBP)
-    "blocked"     each column in turn, all rows at once, given K probabilities           K features
+    "collapsed"   each row in turn, feature probabilities integrated out                 infinite model (IBP)
+    "slice"       each column in turn for all rows, empty features above a slice opened  infinite model (IBP)
+    "blocked"     each column in turn for all rows, given K probabilities                K features
 
 A state is (Z, W, eta, h), in the blocked scan also with the K probabilities pi. The augmentation variables of the
-entries are drawn first, and both the bits and the loadings are drawn given them. Those of the margin are drawn just
-before eta, since bits are drawn with the margin factor itself. W, eta and h come after the bits: the scans of the
-infinite model integrate pi out or draw it themselves, so that h sees Z alone.
+entries are drawn first; the bits and the loadings are drawn given them. The augmentation variables of the margin are
+drawn just before eta, since bits are drawn with the margin factor itself. W, eta and h come after the bits; h is drawn
+given Z alone, because the scans of the infinite model integrate pi out or draw it themselves.
 
-Source: Zhu, Chen & Xing (2014) for the model, whose margin factors are sampled as in its Gibbs-classifier version.
+Source: Zhu, Chen & Xing (2014) for the model; its margin factors are sampled as in their Gibbs classifiers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Scan = Callable[[FeatureState, Given, torch.Generator], FeatureState]
 
 
 def scan_collapsed(state: FeatureState, given: Given, generator: torch.Generator) -> FeatureState:
-    """Every row in turn, compiled where that can be."""
+    """Visit every row in turn, with compiled code where there is some."""
     visit = scan_rows if is_compiled(given.model, given.data) else visit_rows
     return visit(state, given, generator)
 
@@ -52,7 +52,7 @@ _SCANS: dict[str, Scan] = {"collapsed": scan_collapsed, "slice": scan_slice, "bl
 
 
 def check(backend: Gibbs, model: InfiniteLatentSVM) -> None:
-    """Raise on a scan that features or their prior do not have, and on labels for a start."""
+    """Raise ValueError on a scan that the features or their prior do not support, and on `init` given as labels."""
     backend.require_scan(model, "auto", *_SCANS)
     if backend.scan in ("collapsed", "slice") and not model.prior.infinite:
         raise ValueError(
@@ -67,7 +67,7 @@ def check(backend: Gibbs, model: InfiniteLatentSVM) -> None:
 
 
 def alone(backend: Gibbs, model: InfiniteLatentSVM) -> str:
-    """Ranks may have rows each under the scans of columns, all rows at once."""
+    """What to change so that ranks can share the rows; "" if nothing: scans of columns update all rows at once."""
     if isinstance(backend.init, Tensor):
         return "leave init out"
     scan = "slice" if model.prior.infinite else "blocked"
@@ -80,7 +80,7 @@ def holds_all(backend: Gibbs, model: InfiniteLatentSVM) -> bool:
 
 
 def kernel(backend: Gibbs, model: InfiniteLatentSVM) -> Kernel:
-    """The scans of features, with the options of a backend bound."""
+    """The kernel of latent features with the options of `backend`."""
     return Kernel(
         state=FeatureState,
         init=partial(init, start=cast(str, backend.init), scan=backend.scan),
@@ -94,10 +94,10 @@ def kernel(backend: Gibbs, model: InfiniteLatentSVM) -> Kernel:
 def init(
     model: InfiniteLatentSVM, data: FeatureData, generator: torch.Generator, *, start: str, scan: str
 ) -> FeatureState:
-    """A chain's first state: features opened one after another ("one"), or K = truncation at random ("random")."""
+    """The first state of a chain: features opened one by one ("one"), or K = truncation random ones ("random")."""
     scan = _scan(scan, data, model)
     if scan != "blocked":
-        alpha = float(model.prior.start(data.X)["concentration"])  # about as many features as a row has
+        alpha = float(model.prior.start(data.X)["concentration"])  # the mean number of features of a row
         require_room("concentration", alpha, alpha * (data.num_data + 8 * data.X.shape[1]), data.X.device)
     state = start_bits(model, data, generator, start=start)
     if scan != "blocked":
@@ -120,7 +120,7 @@ def sweep(
     *,
     scan: str,
 ) -> FeatureState:
-    """One sweep; each line leaves the target invariant, in this order."""
+    """One sweep. Each line leaves the target invariant; the order matters."""
     given = observe_entries(state, data, model, generator)
     state = _SCANS[_scan(scan, data, model)](state, given, generator)
     state = draw_parameters(state, given, generator)
@@ -128,7 +128,7 @@ def sweep(
 
 
 def draw_parameters(state: FeatureState, given: Given, generator: torch.Generator) -> FeatureState:
-    """Loadings, weights, and probabilities and hyperparameters of the prior, given the bits."""
+    """Draw loadings, weights, and the prior's probabilities and hyperparameters, given the bits."""
     (data, model, _), own = given, Later(own_counts(state))
     state = draw_columns(state, given, generator)
     if state.probabilities is None:
@@ -142,7 +142,7 @@ def draw_parameters(state: FeatureState, given: Given, generator: torch.Generato
 def _draw_probabilities(
     state: FeatureState, counts: Tensor, data: FeatureData, model: InfiniteLatentSVM, generator: torch.Generator
 ) -> Tensor:
-    """pi [K] given the numbers [K] of rows that have the features."""
+    """Draw pi [K] given the number of rows [K] with each feature."""
     pi = cast(Tensor, state.probabilities)
     return inside(model.prior.draw_probabilities(pi, counts, num_rows(data), state.hyper, generator))
 

@@ -1,4 +1,4 @@
-"""What is drawn of a latent feature model given its bits: loadings, weights and the precisions of the likelihood."""
+"""Draws of the loadings, the weights and the likelihood's precisions of a latent feature model given its bits."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .state import FeatureState, Given, scored
 def observe_entries(
     state: FeatureState, data: FeatureData, model: InfiniteLatentSVM, generator: torch.Generator
 ) -> Given:
-    """What stands for the entries: pseudo-observations at a draw of their augmentation variables."""
+    """Pseudo-observations of the entries, at a draw of their augmentation variables."""
     mean = state.features.to(state.loadings) @ state.loadings
     return Given(data, model, model.likelihood.augment(data.X, mean, state.entries, own_stream(generator)))
 
 
 def draw_columns(state: FeatureState, given: Given, generator: torch.Generator) -> FeatureState:
-    """Loadings, then weights, given the bits."""
+    """Draw loadings, then weights, given the bits."""
     state = replace(state, loadings=loadings_posterior(state, given).draw(generator))
     return replace(state, weights=draw_weights(state, given.data, given.model, generator))
 
@@ -39,12 +39,12 @@ def loadings_posterior(state: FeatureState, given: Given) -> Loadings:
 def draw_weights(
     state: FeatureState, data: FeatureData, model: InfiniteLatentSVM, generator: torch.Generator
 ) -> Tensor:
-    """Weights [K + P, C] given the bits."""
+    """Draw weights [K + P, C] given the bits."""
     return scored(state, data, model).draw(state.weights.unsqueeze(0), generator).squeeze(0)
 
 
 def precision_laws(state: FeatureState, data: FeatureData, model: InfiniteLatentSVM) -> dict[str, Gamma]:
-    """The gamma law that each precision of the likelihood has given all else, [] float64."""
+    """The gamma law of each precision of the likelihood given all else, [] float64."""
     W, mean = state.loadings, state.features.to(state.loadings) @ state.loadings
     squares = torch.cat([W.square().sum(0), W.new_tensor([float(len(W))])])
     X, square, counted = data.X, mean.square(), data.counted
@@ -58,5 +58,5 @@ def precision_laws(state: FeatureState, data: FeatureData, model: InfiniteLatent
 def draw_entries(
     state: FeatureState, data: FeatureData, model: InfiniteLatentSVM, generator: torch.Generator
 ) -> FeatureState:
-    """Hyperparameters of the likelihood given all else."""
+    """Draw the likelihood's hyperparameters given all else."""
     return replace(state, entries=state.entries | draw_precisions(precision_laws(state, data, model), generator))

@@ -1,11 +1,12 @@
-"""The collapsed scan of latent features as tensor code: for losses, and devices, that have no compiled one.
+"""The collapsed scan of latent features in tensor code, for losses and devices without compiled code.
 
-It leaves the same target invariant as `collapsed.scan_rows`, some sixty times as slowly: row after row, first the
-features that other rows have, bit after bit; then how many features the row has alone, by one Metropolis-Hastings step
+It leaves the same target invariant as `collapsed.scan_rows` and takes some sixty times as long. For each row, it draws
+the bits of the features that other rows have, one after another. Then one Metropolis-Hastings step draws how many
+features the row alone has:
 
     number ~ Poisson(j; alpha / N) E_j,    weights ~ N(0, nu^2 I),    accepted by the ratio of phi(y_n | f_n)
 
-with E_j the evidence of the row's entries for j features whose loadings are integrated out; then these loadings.
+E_j is the evidence of the row's entries for j features with loadings integrated out. Last come these loadings.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from .state import FeatureState, Given, count_rows, join_columns, keep_columns
 
 
 def visit_rows(state: FeatureState, given: Given, generator: torch.Generator) -> FeatureState:
-    """One visit of every row; only features that some row has are left."""
+    """Visit every row once; afterwards every feature is one that some row has."""
     stream = own_stream(generator)
     for n in range(given.data.num_data):
         others = count_rows(state) - state.features[n]
@@ -34,14 +35,14 @@ def visit_rows(state: FeatureState, given: Given, generator: torch.Generator) ->
 
 
 def _row(n: int, given: Given) -> Given:
-    """What is given of row n alone."""
+    """The data and pseudo-observations of row n alone."""
     (data, model, observed), own = given, slice(n, n + 1)
     precision, shift = (part.expand_as(data.X)[own] * data.counted[own] for part in observed)
     return Given(data.rows(own), model, PseudoObservation(precision, shift))
 
 
 def _shared_bits(n: int, others: Tensor, state: FeatureState, given: Given, stream: torch.Generator) -> FeatureState:
-    """Bits of row n drawn anew where m = `others` [K] > 0 other rows have the feature, at prior odds m / (N - m)."""
+    """Draw the bits of row n for features that m = `others` [K] > 0 other rows have, at prior odds m / (N - m)."""
     row, kept, features = replace(state, features=state.features[n : n + 1]), others == 0, state.features.clone()
     levels = uniforms(others.shape, stream).logit()
     log_odds = others.double().log() - (given.data.num_data - others).double().log()
@@ -54,12 +55,12 @@ def _shared_bits(n: int, others: Tensor, state: FeatureState, given: Given, stre
 
 
 def _own_features(n: int, shared: Tensor, state: FeatureState, given: Given, stream: torch.Generator) -> FeatureState:
-    """A state with the features that row n has alone, those not `shared` [K], drawn anew, as the last ones."""
+    """Replace the features that row n alone has, those not `shared` [K], by newly drawn ones, which come last."""
     own, kept = torch.nonzero(~shared).squeeze(1), torch.nonzero(shared).squeeze(1)
     rest, present, num_data = keep_columns(state, kept), state.weights[own], given.data.num_data
     row, model, entries = _row(n, given)
     bits, (K, D) = rest.features[n].to(state.loadings), (len(kept), state.loadings.shape[1])
-    slope = (entries.shift - entries.precision * (bits @ rest.loadings)).double()  # [1, D] of log p at the rest
+    slope = (entries.shift - entries.precision * (bits @ rest.loadings)).double()  # [1, D] gradient of log p
     a, prior = entries.precision.double(), model.likelihood.loading_precision(state.entries, D)
 
     log_number = log_poisson(float(state.hyper["concentration"]) / num_data).to(slope.device)
@@ -79,8 +80,10 @@ def _own_features(n: int, shared: Tensor, state: FeatureState, given: Given, str
 
 
 def _own_loadings(number: int, slope: Tensor, a: Tensor, prior: Tensor, stream: torch.Generator) -> Tensor:
-    """Loadings [number, D] of features that a row has alone: of their prior, then moved so that their sum is as drawn
-    given the row, of log density slope . u - a . u^2 / 2 [1, D]."""
+    """Draw the loadings [number, D] of features that a row alone has: draws of the prior, shifted to have a drawn sum.
+
+    The sum u has log density slope . u - a . u^2 / 2 [1, D] given the row, times its prior.
+    """
     if not number:
         return slope[:0]
     noise = normals((number + 1, slope.shape[1]), stream, slope)

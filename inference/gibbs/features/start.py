@@ -1,7 +1,7 @@
-"""How chains of latent features start: one feature after another, each from what a row leaves unexplained.
+"""Starts of chains of latent features: features are opened one by one, each from what a row leaves unexplained.
 
-Bits that start at random, or features that open all at once, end in states where many features share the work of few,
-which a chain that moves one bit at a time hardly ever leaves.
+If bits start at random, or all features open at once, many features share what a few could explain, and a chain that
+moves one bit at a time hardly ever leaves such a state.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from .state import FeatureState, Given, count_rows, keep_columns, num_rows
 
 
 def start_bits(model: InfiniteLatentSVM, data: FeatureData, generator: torch.Generator, *, start: str) -> FeatureState:
-    """A state whose bits are found by growth ("one") or at random ("random"), of K = truncation features, some of which
-    no row may have."""
+    """A state with K = truncation features whose bits grow ("one") or are random ("random"); some may be empty."""
     K, N = model.truncation, len(data.X)
     state = FeatureState(
         features=data.X.new_zeros((N, K), dtype=torch.int8),
@@ -39,17 +38,17 @@ def start_bits(model: InfiniteLatentSVM, data: FeatureData, generator: torch.Gen
 
 
 def by_size(state: FeatureState) -> FeatureState:
-    """The state with its features in the order of their sizes."""
+    """Sort the features by the number of rows that have them, largest first."""
     return keep_columns(state, count_rows(state).argsort(descending=True, stable=True))
 
 
 def in_use(state: FeatureState) -> FeatureState:
-    """The state with the features that some row has."""
+    """Keep the features that some row has."""
     return keep_columns(state, torch.nonzero(count_rows(state)).squeeze(1))
 
 
 def grow(state: FeatureState, data: FeatureData, model: InfiniteLatentSVM, generator: torch.Generator) -> FeatureState:
-    """The state after features were opened one after another; a feature that some rows join has some sweeps."""
+    """Open the features one after another; sweeps follow each feature that some rows take."""
     for k in range(len(state.loadings)):
         given = observe_entries(state, data, model, generator)
         state = _open(k, state, given, generator)
@@ -65,8 +64,10 @@ def grow(state: FeatureState, data: FeatureData, model: InfiniteLatentSVM, gener
 
 
 def _open(k: int, state: FeatureState, given: Given, generator: torch.Generator) -> FeatureState:
-    """Give feature k the loadings that suit one row best. The row is drawn in proportion to what it would gain by a
-    feature of its own."""
+    """Set the loadings of feature k to those that suit one row best; its weights become 0.
+
+    The row is drawn with probability proportional to what it would gain by a feature of its own.
+    """
     data, model, observed = given
     prior = model.likelihood.loading_precision(state.entries, data.X.shape[1]).to(state.loadings)
     precision = observed.precision.expand_as(data.X) * data.counted
@@ -74,11 +75,11 @@ def _open(k: int, state: FeatureState, given: Given, generator: torch.Generator)
     slope = observed.shift * data.counted - precision * mean
     gain = (slope.square() / (prior + precision) - torch.log1p(precision / prior)).sum(1)
     level = -torch.log1p(-uniforms(gain.shape, own_stream(generator))).to(gain)
-    row = top((gain + all_largest(-gain.amin()) + _LEAST) / level, 1)  # the first of exponential clocks
+    row = top((gain + all_largest(-gain.amin()) + _LEAST) / level, 1)  # a categorical draw by exponential clocks
     loadings, weights = state.loadings.clone(), state.weights.clone()
     loadings[k], weights[k] = taken(slope / (prior + precision), row)[0], 0.0
     return replace(state, loadings=loadings, weights=weights)
 
 
 _NUM_SETTLING = 5  # sweeps after each new feature
-_LEAST = 1e-3  # nats, of the row that gains least
+_LEAST = 1e-3  # nats added to every gain

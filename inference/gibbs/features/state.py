@@ -1,4 +1,4 @@
-"""The state of the Gibbs samplers of latent features: its log joint, and what the posterior keeps of it."""
+"""The state of the Gibbs samplers of latent features, its log joint density, and its draw for the posterior."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from ...running.engine import Draw
 
 @dataclass(frozen=True)
 class FeatureState:
-    """One draw of a latent feature model: N rows, D columns, K features, P inputs, C scores.
+    """One draw of a latent feature model with N rows, D columns, K features, P inputs and C scores.
 
-    The augmentation variables are scratch, and so are the probabilities of the infinite model.
+    It has no augmentation variables, nor feature probabilities of the infinite model: a sweep draws and drops them.
     """
 
     features: OfRows  # [N, K] int8 bits; infinite scans: of features that some row has
     loadings: Tensor  # [K, D]
-    weights: Tensor  # [K + P, C] of the scores, those of the features first
+    weights: Tensor  # [K + P, C], first those of the features, then those of the inputs
     probabilities: Tensor | None  # [K] float64 of the truncated model; None: integrated out
     hyper: Hyper  # hyperparameters of the prior, each [] float64
     entries: Hyper  # hyperparameters of the likelihood, each [] float64
 
 
 class Given(NamedTuple):
-    """What a visit of the bits is given: the data, the model, and what stands for the entries throughout the visit."""
+    """What updates of the bits condition on: data, model, and pseudo-observations of the entries."""
 
     data: FeatureData
     model: InfiniteLatentSVM
@@ -45,14 +45,14 @@ class Given(NamedTuple):
 
 
 def keep_columns(state: FeatureState, index: Tensor) -> FeatureState:
-    """The features [K'] of these numbers, in this order."""
+    """Keep the features with numbers `index` [K'], in this order."""
     inputs = torch.arange(len(state.loadings), len(state.weights), device=index.device)
     weights = state.weights[torch.cat([index, inputs])]
     return replace(state, features=state.features[:, index], loadings=state.loadings[index], weights=weights)
 
 
 def join_columns(state: FeatureState, bits: Tensor, loadings: Tensor, weights: Tensor) -> FeatureState:
-    """With J more features, the last ones: bits [N, J], loadings [J, D] and weights [J, C]."""
+    """Append J features with bits [N, J], loadings [J, D] and weights [J, C]."""
     K = len(state.loadings)
     return replace(
         state,
@@ -63,37 +63,37 @@ def join_columns(state: FeatureState, bits: Tensor, loadings: Tensor, weights: T
 
 
 def inside(probabilities: Tensor) -> Tensor:
-    """Probabilities [K] float64 away from 0 and 1, where their logarithms are not numbers."""
+    """Clamp probabilities [K] float64 away from 0 and 1, where logits are infinite."""
     return probabilities.clamp(1e-300, 1 - 2**-53)
 
 
 def count_rows(state: FeatureState) -> Tensor:
-    """The number [K] int64 of rows that have each feature."""
+    """The number of rows [K] int64 that have each feature, over all ranks."""
     return all_sum(own_counts(state))
 
 
 def own_counts(state: FeatureState) -> Tensor:
-    """The same [K] of the rows of this rank."""
+    """The number of rows [K] of this rank that have each feature."""
     return state.features.sum(0, dtype=torch.int64)
 
 
 def num_rows(data: FeatureData) -> int:
-    """N of all ranks."""
+    """The number of rows of all ranks."""
     return int(data.total_weight)
 
 
 def scored(state: FeatureState, data: FeatureData, model: InfiniteLatentSVM) -> Scored:
-    """The weights score all rows by their bits and inputs [N, K + P]."""
+    """The rows that the weights score: bits and inputs [N, K + P]."""
     design = torch.cat([state.features.to(state.weights), data.inputs], 1)
     return Scored(design, data.targets, model.loss, model.weight_scale)
 
 
 def log_joint(state: FeatureState, data: FeatureData, model: InfiniteLatentSVM) -> Tensor:
-    """log density [] of all that the state has, with the entries and the margin factors.
+    """log density [] of all variables of the state, the entries and the margin factors.
 
-    Of the truncated model: of bits, probabilities, loadings, weights and hyperparameters. Of the infinite one the
-    probabilities are integrated out and loadings and weights are those of the features that some row has; up to the
-    number of orders of the features.
+    For the truncated model these are bits, probabilities, loadings, weights and hyperparameters. For the infinite model
+    the probabilities are integrated out, and the features are those that some row has, up to the number of their
+    orders.
     """
     mean = state.features.to(state.loadings) @ state.loadings
     precision = model.likelihood.loading_precision(state.entries, data.X.shape[1])
@@ -112,9 +112,10 @@ def log_joint(state: FeatureState, data: FeatureData, model: InfiniteLatentSVM) 
 
 
 def draw(state: FeatureState, data: FeatureData, model: InfiniteLatentSVM) -> Draw:
-    """What the posterior keeps of a state.
+    """The draw that the posterior keeps of a state.
 
-    The log odds of a feature in a new row are those of its probability, of the infinite model of its mean m / (N + 1).
+    log_odds are the log odds that a new row has each feature: logit pi_k, or for the infinite model those of m / (N +
+    1).
     """
     num_features = state.features.shape[1]
     if state.probabilities is None:
@@ -137,7 +138,7 @@ def draw(state: FeatureState, data: FeatureData, model: InfiniteLatentSVM) -> Dr
 
 
 def _log_features(state: FeatureState, counts: Tensor, data: FeatureData, model: InfiniteLatentSVM) -> Tensor:
-    """log p(Z, pi | h) [], or of the infinite model log p(Z | h), from the numbers [K] float64 of rows."""
+    """log p(Z, pi | h) [], or log p(Z | h) of the infinite model, from the counts [K] float64 of rows."""
     if state.probabilities is None:
         return model.prior.log_infinite(counts, num_rows(data), state.hyper)
     pi = state.probabilities

@@ -2,8 +2,8 @@
 
     target(z, h, w) = p(z | h) p(h) prod_k m(X_k, Y_k) prod_c N(w_c; 0, nu^2 I) prod_nc phi(s_nc | w_c^T a_n)
 
-Given the data (z, h) and w are independent (the joint "product"): the scans are those of partitions,
-with the product of both families, and the classifiers those of a component that holds all points.
+In the joint "product", (z, h) and w are independent given the data. The scans are those of partitions with the product
+of the likelihoods of x and y; the classifiers are drawn as those of a component that holds all points.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .start import first
 
 
 def check(backend: Gibbs, model: BNMC) -> None:
-    """Raise on a scan that the joint does not have, and on a family without the conjugate prior that scans need."""
+    """Raise on a scan that the joint lacks, and on a likelihood without the conjugate prior that scans need."""
     model.require_probabilities()
     mixture: Any = model
     partition.check(backend, mixture)
@@ -40,7 +40,7 @@ def check(backend: Gibbs, model: BNMC) -> None:
 
 
 def alone(backend: Gibbs, model: BNMC) -> str:
-    """Ranks may have rows and their label sets each, under the scans of partitions that move all labels at once."""
+    """What to change so that ranks can share the rows, as for partitions; "" if nothing."""
     return partition.alone_with(backend, model.prior)
 
 
@@ -50,7 +50,7 @@ def holds_all(backend: Gibbs, model: BNMC) -> bool:
 
 
 def kernel(backend: Gibbs, model: BNMC) -> Kernel:
-    """The scans of partitions and the draw of the classifiers, with the options of a backend bound."""
+    """The kernel of multi-label models with the options of `backend`."""
     if model.is_coupled:
         return coupled.kernel(backend)
     law = scan_law(model.prior, model.truncation, backend.scan)
@@ -67,7 +67,7 @@ def kernel(backend: Gibbs, model: BNMC) -> Kernel:
 
 
 def init(model: BNMC, data: LabelData, generator: torch.Generator, *, backend: Gibbs) -> LabelState:
-    """A start of the partition, and classifiers drawn from around 0."""
+    """A first state: a partition, and classifiers drawn given classifiers 0."""
     law = scan_law(model.prior, model.truncation, backend.scan)
     backend.require_labels(data, law.capacity, other="slice")
     seen = prepare_labels(model, data)
@@ -89,7 +89,7 @@ def sweep(
     num_split_merge: int,
     num_warmup: int = 0,
 ) -> LabelState:
-    """One sweep; both lines leave the target invariant."""
+    """One sweep. Both updates leave the target invariant."""
     seen = prepare_labels(model, data)
     options: dict[str, Any] = {"num_split_merge": num_split_merge, "num_warmup": num_warmup}
     moved: Any = partition.sweep(state, seen.points, seen.mixture, generator, step, scan=scan, **options)
@@ -97,12 +97,12 @@ def sweep(
 
 
 def draw_classifiers(state: LabelState, data: LabelData, model: BNMC, generator: torch.Generator) -> Tensor:
-    """Classifiers [1, P, C] given all else."""
+    """Draw classifiers [1, P, C] given all else."""
     return scored(data, model).draw(state.classifiers, generator)
 
 
 def log_joint(state: LabelState, data: LabelData, model: BNMC, *, law: Law) -> Tensor:
-    """log density [] of (z, w, h) and the data: the families' parameters, mixture weights and omega integrated out."""
+    """log density [] of (z, w, h) and the data; parameters, mixture weights and omega are integrated out."""
     seen, labels = prepare_labels(model, data), scored(data, model)
     plain = state, seen.points, seen.mixture
     sums = partition.sums_over_rows(*plain, law=law, beside=labels.told(state.classifiers))
@@ -111,7 +111,7 @@ def log_joint(state: LabelState, data: LabelData, model: BNMC, *, law: Law) -> T
 
 
 def draw(state: LabelState, data: LabelData, model: BNMC, *, law: Law) -> Draw:
-    """What the posterior keeps of a state."""
+    """The draw that the posterior keeps of a state."""
     seen, labels = prepare_labels(model, data), scored(data, model)
     plain = state, seen.points, seen.mixture
     sums = partition.sums_over_rows(*plain, law=law, beside=labels.told(state.classifiers))

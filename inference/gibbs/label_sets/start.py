@@ -1,4 +1,4 @@
-"""Where chains of label sets start."""
+"""The starts of chains of multi-label models."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ..backend import Gibbs
 
 
 def first(backend: Gibbs, model: BNMC, data: LabelData, generator: torch.Generator) -> str | Tensor:
-    """`init` as given; by "auto" the components [N] in which variational inference settles.
+    """The backend's `init`; for "auto" the components [N] that variational inference finds.
 
-    Split-merge proposals hardly ever open a second component of many labels, nor do they join many to the few that
-    there are. A prior without sticks has no such fit, and starts as by "one".
+    Split-merge proposals rarely open a second component of many labels, or add many components to a few. A prior
+    without sticks has no such variational fit; its chains start as with "one".
     """
     if isinstance(backend.init, Tensor) or backend.init != "auto" or model.prior.lacks("sticks"):
         return backend.init

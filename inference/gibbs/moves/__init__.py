@@ -1,1 +1,1 @@
-"""Moves beside the scans: split-merge proposals, blocks of points and their hyperplanes, slice steps."""
+"""Split-merge proposals, the Gaussian fits of block classifiers that they use, and tempering."""

@@ -1,14 +1,15 @@
-"""Split-merge proposals compiled, for partitions without classifiers: two sides that are filled point by point.
+"""Compiled split-merge proposals for partitions without classifiers: two sides are filled point by point.
 
 A pair of points i, j is chosen uniformly, and B is the union of their components. One side starts from x_i, the other
-from x_j; the other points of B follow in an order that knows nothing of how B is divided now, each to side s with
-weight w_s = urn(n_s) p(x_n | side s so far). Where i and j are together this ends in the split that is proposed. Where
-they are apart a merge is proposed, and each point goes to the side where it is now. In both cases the probabilities of
-the sides cancel against the numerators of the two blocks, which leaves
+from x_j. The other points of B follow in an order that does not depend on how B is divided now, each to side s with
+weight w_s = urn(n_s) p(x_n | side s so far). If i and j are together, the result is the proposed split. If they are
+apart, a merge is proposed, and each point is put on the side where it is now. In both cases the probabilities of the
+sides cancel against the numerators of the two blocks, which leaves
 
     odds of the split = opening(K) prod_n (w_1 + w_2) / prod_n urn(n_B) p(x_n | B so far)
 
-over the points of B but x_i, with K components where B is one. x_j is the first and has no choice: its w_1 is 0.
+over the points of B except x_i, where K is the number of components when B is one block. x_j is the first of them and
+has no choice: its w_1 is 0.
 
 Source: Dahl (2005), the sequentially-allocated merge-split sampler.
 """
@@ -18,15 +19,15 @@ import math
 from ...compiled.decorators import inner, lean_entry, part
 from ..scans._numba_family import log_predictives, shift
 
-ONE, TWO, WHOLE = 0, 1, 2  # columns of `sides`, before that of the prior
+ONE, TWO, WHOLE = 0, 1, 2  # columns of `sides`; the last column holds the prior
 
 
 @lean_entry
 def split_merge(state, sides, scratch, side, partition, urn, order, levels, position):
-    """The proposals levels[position:], each with N + 3 uniform numbers, until no slot is free.
+    """Make the proposals levels[position:], with N + 3 uniform numbers each, until no slot is free.
 
-    Returns (position to go on from, whether no slot is free). `sides` is scratch like `state`, of four components;
-    scratch has one row more than these, [W + 1, 4], and side is bool [N].
+    Returns (position to go on from, whether no slot is free). `sides` is a buffer like `state` with four components;
+    `scratch` [W + 1, 4] has one row more, and `side` is bool [N].
     """
     assignments, counts, log_opening, _, _, _, _, _ = partition
     num_data = len(order)
@@ -65,15 +66,17 @@ def split_merge(state, sides, scratch, side, partition, urn, order, levels, posi
 
 @part
 def _divide(sides, scratch, state, assignments, urn, order, i, j, level, side):
-    """Put the points of B on their sides; side [N] says whether a point is on the second. Returns the log odds of this
-    split, without the factor opening(K)."""
+    """Put the points of B on two sides and return the log odds of this split, without the factor opening(K).
+
+    side [N] becomes True for points on the second side.
+    """
     own, other, out = assignments[i], assignments[j], scratch[-1]
     for k in range(4):
         _copy(state, -1, sides, k)
     _start(sides, i, j)
     log_predictives(sides, j, WHOLE, out, scratch)
     log_odds = urn[0] + out[TWO] - urn[1] - out[WHOLE]
-    first, second = 1, 1  # points on the sides
+    first, second = 1, 1  # sizes of the sides
     side[i], side[j] = False, True
     shift(sides, j, TWO, 1.0)
     for n in order:
@@ -93,7 +96,7 @@ def _divide(sides, scratch, state, assignments, urn, order, i, j, level, side):
 
 @inner
 def _start(sides, i, j):
-    """x_i on the first side, and both in the whole; x_j is yet without one."""
+    """Put x_i on the first side and both points into the whole; x_j is not yet on a side."""
     shift(sides, i, ONE, 1.0)
     shift(sides, i, WHOLE, 1.0)
     shift(sides, j, WHOLE, 1.0)
@@ -101,7 +104,7 @@ def _start(sides, i, j):
 
 @inner
 def _free(counts):
-    """The first free slot, -1: none."""
+    """The first free slot, or -1."""
     free = -1
     for k in range(len(counts)):
         if counts[k] == 0:

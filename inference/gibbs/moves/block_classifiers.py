@@ -1,13 +1,13 @@
-"""Proposals for the classifiers of blocks of points, and what they weigh.
+"""Proposals for the classifiers of blocks of points, and their importance weights.
 
     ghat_S(eta) = N(eta; 0, nu^2 I) prod_{n in S} phi(y_n | eta^T a_n)                    own classifiers
     ghat_S(eta) = N(eta; 0, nu^2 I) prod_{n in S} phi(+1 | eta^T a_n) prod_{n not in S} phi(-1 | eta^T a_n)    repelling
 
-is the law of a block's classifiers up to its integral g(S), which nobody knows. q(. | S) is the Gaussian of least KL to
-it, a function of S and the data alone. Classifiers are chosen among R candidates of q with probability prop. to ghat_S
-/ q, whose mean w(S) then stands for g(S). For a block that a move leaves, the first of the R are the present
-classifiers. The other candidates are auxiliary variables, so that odds with w in place of g are exact for every R
-(docs/derivations/repelling, "Split-merge moves").
+is the density of a block's classifiers up to its unknown integral g(S). q(. | S) is the Gaussian of least KL to it, a
+function of S and the data alone. Classifiers are chosen among R candidates from q with probability proportional to
+ghat_S / q; the mean w(S) of these ratios replaces g(S). For a block that a move dissolves, the first of the R
+candidates are the present classifiers. The other candidates are auxiliary variables, so that odds with w in place of g
+are exact for every R (docs/derivations/repelling, "Split-merge moves").
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class BlockClassifiers:
     Attributes
     ----------
     members : bool [N, K], of the rows that the classifiers see
-    fit : rough at first, its bound [K] is below log g(S), and near it once `refined`
+    fit : rough at first, with a bound [K] below log g(S); close to it once `refined`
     """
 
     def __init__(self, members: Tensor, scored: Scored | RepellingHyperplanes, fit: BlockFits | None = None) -> None:
@@ -43,7 +43,7 @@ class BlockClassifiers:
 
     @cached_property
     def fit(self) -> BlockFits:
-        """A few steps of fits of the K blocks, from their start."""
+        """The fits of the K blocks after a few steps."""
         return improve(start_fits(self.members, self.scored), self.members, self.scored, self.scored.num_rough)
 
     def __getitem__(self, blocks: list[int]) -> BlockClassifiers:
@@ -51,21 +51,23 @@ class BlockClassifiers:
         return BlockClassifiers(self.members[:, blocks], self.scored, self.fit[blocks])
 
     def screening(self) -> Tensor:
-        """What stands for log g(S) [K] when a proposal is screened: the bounds of rough fits, if there are any."""
+        """Approximate log g(S) [K] for the screening of proposals, by the bounds of rough fits (without fits: 0)."""
         return self.fit.bound if self.scored.num_rough else self.members.new_zeros(self.members.shape[1]).double()
 
     def reach(self) -> float:
-        """The most by which `screening` of two blocks can exceed that of two others, since it is between the start of
-        fits and 0."""
+        """The largest difference between `screening` of two blocks and of two others.
+
+        Every bound lies between that of the start of a fit and 0.
+        """
         return -2 * least_bound(self.scored) if self.scored.num_rough else 0.0
 
     def refined(self) -> BlockClassifiers:
-        """After more steps of the fits."""
+        """The blocks after more steps of the fits."""
         return BlockClassifiers(self.members, self.scored, improve(self.fit, self.members, self.scored, _NUM_FINE))
 
     @cached_property
     def laws(self) -> Laws:
-        """q(. | S)."""
+        """q(. | S) of each block."""
         return laws_of(self.fit.natural, self.scored)
 
     def draw(self, number: int, generator: torch.Generator) -> Tensor:
@@ -78,7 +80,7 @@ class BlockClassifiers:
 
 
 def log_unnormalized(weights: Tensor, members: Tensor, scored: Scored | RepellingHyperplanes) -> Tensor:
-    """log ghat_S [K, R] float64 of R sets of classifiers for each of the blocks, bool [N, K]; weights [K, R, P, C]."""
+    """log ghat_S [K, R] float64 at R sets of classifiers [K, R, P, C] of each block; members bool [N, K]."""
     K, R, P, C = weights.shape
     total = weights.new_zeros(R, K, dtype=torch.float64)
     for rows in row_chunks(scored.features, K * R * C):
@@ -88,8 +90,10 @@ def log_unnormalized(weights: Tensor, members: Tensor, scored: Scored | Repellin
 
 
 def exchange(blocks: BlockClassifiers, present: Tensor, generator: torch.Generator) -> tuple[Tensor, float]:
-    """Classifiers [K - L, P, C] of the last blocks in place of those present [L, P, C] of the first L; and the log of
-    the product of w over the last, divided by that over the first."""
+    """Draw classifiers [K - L, P, C] of the last blocks, which replace those `present` [L, P, C] of the first L blocks.
+
+    Also returns the log of the product of w over the last blocks divided by that over the first.
+    """
     num_left = len(present)
     candidates = blocks.draw(_NUM_CANDIDATES, generator).to(present)
     candidates[:num_left, 0] = present

@@ -1,15 +1,15 @@
-"""Gaussians near the laws of classifiers that blocks of points would have.
+"""Gaussian fits to the posteriors of the classifiers of blocks of points.
 
-Of a set of classifiers eta, the one of least KL to N(eta; 0, nu^2 I) prod_n phi_n(eta^T a_n) is a fixed point (Opper &
-Archambeau 2009) of
+The Gaussian of least KL to N(eta; 0, nu^2 I) prod_n phi_n(eta^T a_n) is a fixed point (Opper & Archambeau 2009) of
 
     A <- I / nu^2 + sum_n r_n a_n a_n^T,   A m <- sum_n (s_n + r_n E f_n) a_n,   s_n = E phi', r_n = -E phi'' of log phi
 
-under the present Gaussian of the scores f; phi_n are the factors of whoever scores whom (`Scored.factors`). A step goes
-part of the way there in these coordinates; one that lowers the bound E log phi - KL(N || prior) is tried again at a
-quarter. It starts at a half, and grows to three quarters (whole ones overshoot the kink of a hinge). Expectations are
-by quadrature, so for any loss. Classifiers of several scores have a Gaussian each; where scores meet in one factor, one
-of them moves at a time, the others at their means.
+where the expectations are under the present Gaussian of the scores f and phi_n are the factors of the rows
+(`Scored.factors`). A step goes part of the way to the right-hand sides, in these coordinates. A step that lowers the
+bound E log phi - KL(N || prior) is retried with a quarter of its length. Lengths start at 1/2 and grow to 3/4, since
+full steps overshoot at the kink of a hinge. Expectations are computed by quadrature, for any loss. Classifiers of
+several scores have a Gaussian each; where scores meet in one factor, its expectation varies one score at a time, with
+the others at their means.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from ...distributed.collectives import all_sum
 
 @dataclass(frozen=True)
 class BlockFits:
-    """Gaussians N(mean_kc, A_kc^-1) of the classifiers of K blocks, by what each row adds to A and A m, in float64."""
+    """Gaussians N(mean_kc, A_kc^-1) of the classifiers of K blocks: the terms of each row in A and A m, float64."""
 
-    natural: Tensor  # [K, 2, C, N] r_n and s_n + r_n E f_n
-    goal: Tensor  # the same of where the next step goes
-    bound: Tensor  # [K] E log of the factors - KL(N || prior)
+    natural: Tensor  # [K, 2, C, N], r_n and s_n + r_n E f_n
+    goal: Tensor  # [K, 2, C, N], where a full step would lead
+    bound: Tensor  # [K], E log of the factors - KL(N || prior)
 
     def __getitem__(self, blocks: list[int]) -> BlockFits:
-        """Some of the blocks, in this order."""
+        """The fits of some of the blocks, in this order."""
         return BlockFits(self.natural[blocks], self.goal[blocks], self.bound[blocks])
 
     def onward(self) -> Tensor:
-        """Half of the way to the goal [K, 2, C, N], whether better or not."""
+        """The point half of the way from `natural` to `goal` [K, 2, C, N], whatever its bound."""
         return torch.lerp(self.natural, self.goal, 0.5)
 
 
 def laws_of(natural: Tensor, scored: Scored | RepellingHyperplanes) -> Laws:
-    """The Gaussians from what each row adds [K, 2, C, N]."""
+    """The Gaussians with the row terms natural [K, 2, C, N]."""
     precision, shift = natural.permute(1, 3, 0, 2)
     return Laws.of_rows(scored.features.double(), precision, shift, scored.weight_scale)
 
 
 def means_of(natural: Tensor, scored: Scored | RepellingHyperplanes) -> Tensor:
-    """The means [K, P, C] alone of these Gaussians."""
+    """The means [K, P, C] of the Gaussians with the row terms natural [K, 2, C, N]."""
     if scored.compiled is None:
         return laws_of(natural, scored).mean
     from ...classifiers import _numba_hyperplanes
@@ -67,9 +67,9 @@ def means_of(natural: Tensor, scored: Scored | RepellingHyperplanes) -> Tensor:
 
 
 def start_fits(shares: Tensor, scored: Scored | RepellingHyperplanes, natural: Tensor | None = None) -> BlockFits:
-    """Fits that were not improved yet, from the prior or from the Gaussians `natural` of others.
+    """Fits before the first step, at the prior or at the given row terms `natural`.
 
-    `shares` [N, K] are what blocks have of the rows that their classifiers see, bool or in 0..1.
+    shares [N, K] are the responsibilities of the blocks for the rows that their classifiers see, bool or in 0..1.
     """
     if natural is None:
         shape = shares.shape[1], 2, scored.num_scores, len(shares)
@@ -78,8 +78,7 @@ def start_fits(shares: Tensor, scored: Scored | RepellingHyperplanes, natural: T
 
 
 def least_bound(scored: Scored | RepellingHyperplanes) -> float:
-    """The bound from which fits of any block start. It is the same for all of them, since scores of the prior are
-    symmetric."""
+    """The bound at the prior, where fits of any block start: equal for all blocks, since scores are symmetric."""
     scale = (scored.weight_scale * scored.features.double().norm(dim=1, keepdim=True)).clamp(min=LEAST_SCALE)
     one = scale.new_ones(1)
     value, *_ = smoothed(torch.zeros_like(scale), scale, lambda scores: scored.loss.log_factor(scores, one))
@@ -87,7 +86,7 @@ def least_bound(scored: Scored | RepellingHyperplanes) -> float:
 
 
 def improve(fits: BlockFits, shares: Tensor, scored: Scored | RepellingHyperplanes, num_steps: int) -> BlockFits:
-    """Some steps for the blocks [N, K] that the fits were started with."""
+    """Take steps for the fits of blocks with shares [N, K]."""
     if scored.compiled is not None:
         fits = BlockFits(fits.natural.clone(), fits.goal.clone(), fits.bound.clone())
         return _improve_compiled(fits, shares, scored.compiled, num_steps)
@@ -107,7 +106,7 @@ def improve(fits: BlockFits, shares: Tensor, scored: Scored | RepellingHyperplan
 
 
 def _improve_compiled(fits: BlockFits, shares: Tensor, rows: Any, num_steps: int) -> BlockFits:
-    """Fits of blocks [N, K] after some steps, in place. Without steps goal and bound are computed from `natural`."""
+    """Take steps for fits of blocks [N, K], in place; with `num_steps` 0, compute goal and bound from `natural`."""
     from ...classifiers import _numba_hyperplanes  # compiles or loads machine code: only where it is needed
     from ...compiled.decorators import entry_of
 
@@ -121,7 +120,7 @@ def _improve_compiled(fits: BlockFits, shares: Tensor, rows: Any, num_steps: int
 
 
 def _evaluate(natural: Tensor, shares: Tensor, scored: Scored | RepellingHyperplanes) -> tuple[Tensor, Tensor]:
-    """The goal [K, 2, C, N] of Gaussians, and their bounds [K]."""
+    """The goal [K, 2, C, N] of each Gaussian, and its bound [K]."""
     goal, bound = torch.zeros_like(natural), natural.new_zeros(len(natural))
     if scored.compiled is not None:
         _improve_compiled(BlockFits(natural, goal, bound), shares, scored.compiled, 0)
@@ -143,7 +142,7 @@ def _evaluate(natural: Tensor, shares: Tensor, scored: Scored | RepellingHyperpl
 def _expected(
     center: Tensor, scale: Tensor, factors: Callable[[Tensor], Tensor], loss: Loss
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """E log phi [n, K], E phi' and E phi'' [n, K, C] of log phi for scores N(center, scale^2)."""
+    """E log phi [n, K], E phi' and E phi'' [n, K, C] of log phi, for scores N(center, scale^2)."""
     value, slope, curvature = center.new_zeros(center.shape[:2]), torch.empty_like(center), torch.empty_like(center)
     blocks = loss.blocks(center.shape[2])
     for columns in blocks:
@@ -160,9 +159,9 @@ def _expected(
 
 
 def smoothed(center: Tensor, scale: Tensor, log_factor: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """E log phi, E phi' and E phi'' [...] of log phi for scores N(center, scale^2), from log phi of scores [G, ...].
+    """E log phi, E phi' and E phi'' [...] of log phi, for scores N(center, scale^2), from values at scores [G, ...].
 
-    phi' = E[e log phi] / scale, phi'' = E[(e^2 - 1) log phi] / scale^2 with e the standardized score.
+    phi' = E[e log phi] / scale and phi'' = E[(e^2 - 1) log phi] / scale^2, where e is the standardized score.
     """
     nodes, moments = _normal_quadrature(center.dtype, center.device)
     values = log_factor(torch.addcmul(center, nodes.view(-1, *[1] * center.dim()), scale))
@@ -172,7 +171,7 @@ def smoothed(center: Tensor, scale: Tensor, log_factor: Callable[[Tensor], Tenso
 
 @cache
 def _normal_quadrature(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Nodes [G] of a standard normal, and masses [3, G] for mean, slope and curvature."""
+    """Nodes [G] of a standard normal, and weights [3, G] for mean, slope and curvature."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(NUM_NODES)
     moments = weights / weights.sum() * np.stack([np.ones_like(nodes), nodes, nodes**2 - 1])
     places, masses = (torch.tensor(array, dtype=dtype, device=device) for array in (nodes, moments))
@@ -180,4 +179,4 @@ def _normal_quadrature(dtype: torch.dtype, device: torch.device) -> tuple[Tensor
 
 
 NUM_NODES = 16
-LEAST_SCALE = 1e-2  # below it differences of log phi are rounding
+LEAST_SCALE = 1e-2  # below it, differences of log phi are lost in rounding

@@ -1,4 +1,4 @@
-"""How the points of a block are put on two sides, given the log odds of the second side for each of them."""
+"""Random divisions of a block of points into two sides, given each point's log odds of the second side."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...markov.paths import filter_states, sample_paths, smooth
 
 @dataclass(frozen=True)
 class Sides:
-    """Each point by itself."""
+    """Points choose their sides independently."""
 
     def marginals(self, log_odds: Tensor) -> Tensor:
         """Probabilities [B, 2] of the two sides."""
@@ -28,17 +28,17 @@ class Sides:
         return uniforms(tuple(log_odds.shape), own_stream(generator)) < torch.sigmoid(log_odds.double())
 
     def log_probability(self, log_odds: Tensor, side: Tensor) -> float:
-        """log q of the sides [B]."""
+        """log q of a division, side [B]."""
         return float(all_sum(logsigmoid(torch.where(side, log_odds, -log_odds).double()).sum()))
 
 
 @dataclass(frozen=True)
 class PersistentSides(Sides):
-    """Steps in runs along which sides tend to stay: a Markov chain of two states.
+    """Steps of sequences tend to stay on one side: within a run of consecutive steps the sides are a Markov chain.
 
     Attributes
     ----------
-    first : bool [B], at the first step of every run
+    first : bool [B], True at the first step of each run
     """
 
     first: Tensor
@@ -48,12 +48,12 @@ class PersistentSides(Sides):
         return smooth(*self._chain(log_odds)).marginals.to(log_odds)
 
     def draw(self, log_odds: Tensor, generator: torch.Generator) -> Tensor:
-        """Which points [B] are on the second side, drawn as paths."""
+        """Which steps [B] are on the second side, drawn run by run."""
         levels = uniforms(tuple(log_odds.shape), own_stream(generator))
         return sample_paths(*self._chain(log_odds), levels).bool()
 
     def log_probability(self, log_odds: Tensor, side: Tensor) -> float:
-        """log q of the sides [B]."""
+        """log q of a division, side [B]."""
         _, log_normalizers = filter_states(*self._chain(log_odds))
         before = torch.cat([side[:1], side[:-1]])
         stays = torch.where(before == side, math.log(_STAY), math.log(1 - _STAY)).double()
@@ -72,4 +72,4 @@ def _emissions(log_odds: Tensor) -> Tensor:
     return logsigmoid(torch.stack([-log_odds, log_odds], 1).double())
 
 
-_STAY = 0.9  # from a step to the next on the same side
+_STAY = 0.9  # probability that the next step is on the same side

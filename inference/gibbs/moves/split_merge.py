@@ -1,7 +1,7 @@
-"""Split-merge proposals: a block divided, two joined, or two divided anew, with classifiers that fit.
+"""Split-merge proposals: one block is split, two are merged, or two are redivided, with classifiers that fit.
 
-A scan moves one point at a time, or opens components with classifiers that no other point follows, so that chains stay
-where they start. Here a pair of points i, j is chosen uniformly, B is the union of their blocks, and
+A scan moves one point at a time, or opens components with classifiers that suit no other point, so that chains stay
+near their start. Here a pair of points i, j is chosen uniformly, B is the union of their blocks, and the proposals are
 
     i, j together    sides of B from the launch, then classifiers of both from q(. | S)                (split)
     i, j apart       one block, with classifiers from q(. | B); the freed place gets r ~ q(. | {})     (merge)
@@ -9,19 +9,19 @@ where they start. Here a pair of points i, j is chosen uniformly, B is the union
 
     odds of the split = m(B_1) m(B_2) / m(B) * w(B_1) w(B_2) / w(B) / q(sides) * sum_a W_a p(z'_a) / p(z)
 
-over the places a that are free when B is one block, z'_a the split that uses a, W_a = q(r_a | {}) / ghat_0(r_a); a is
-chosen with probability prop. to its term. m are block marginals, w and ghat those of `block_classifiers`. A merge has
-the inverse odds, and a redivision those of one split over the other, without the sum. Who scores whom
-(`classifiers.scored`) says what w and ghat read: the block alone, or all points.
+The sum is over the places a that are free when B is one block. z'_a is the split that uses a, and W_a = q(r_a | {}) /
+ghat_0(r_a); a is chosen with probability proportional to its term. m are block marginals; w and ghat are defined in
+`block_classifiers`. A merge has the inverse odds. A redivision has the odds of one split divided by those of the other,
+without the sum. Whether w and ghat depend on the block alone or on all points follows from `classifiers.scored`.
 
 The launch is a function of B, i, j, the data and the hyperparameters, not of how B is divided now: two sides start from
-one point each, and a few rounds of soft reassignment end in log odds. Half of the launches, chosen beforehand, go by
-the family alone. With classifiers a launch may settle on a cut through a cluster; without them it misses clusters that
-overlap.
+one point each, and a few rounds of soft reassignment give log odds. Half of the launches, chosen at random beforehand,
+use the likelihood alone. With classifiers, a launch may settle on a cut through a cluster; without them, it misses
+clusters that overlap.
 
-Acceptance is delayed (Christen & Fox 2005). A first test is of s, the square root of the odds without the sides and
-with `screening` in place of w. It turns most moves down early: merges before their launch is computed, and many moves
-before anything is fitted, because no hyperplanes could make good the family's odds (`reach`).
+Acceptance is delayed (Christen & Fox 2005). A first test uses s, the square root of the odds without q(sides) and with
+`screening` in place of w. It rejects most moves early: merges before their launch is computed, and many moves before
+anything is fitted, because no hyperplanes could outweigh the likelihood's odds (`reach`).
 
 Sources: Dahl (2003) and Jain & Neal (2004), whose sequential restricted scans are here deterministic soft ones;
 docs/derivations/repelling, "Split-merge moves".
@@ -43,20 +43,22 @@ from .union import Union
 
 
 def num_moves(most: int, step: int, num_warmup: int, *, costly: bool) -> int:
-    """How many moves come before a scan: `most` in the warm-up, where chains leave their starts. Where moves are
-    `costly`, as of hyperplanes that repel, they come before every second scan of it. After the warm-up they come
-    before every tenth, since a move costs as much as several scans (not so in `_numba_split_merge`)."""
+    """The number of moves before a scan: `most` in the warm-up, in which chains leave their starts.
+
+    `costly` moves, those of repelling hyperplanes, come before every second scan of the warm-up. After the warm-up
+    moves come before every tenth scan, since a move costs as much as several scans (except in `_numba_split_merge`).
+    """
     often = _OFTEN if costly else 1
     return 0 if step % (often if step < num_warmup else _RARE) else most
 
 
 def split_merge(state: S, z: Allocation[S, D, M], model: M, generator: torch.Generator) -> S:
-    """One proposal, accepted or not."""
+    """Make one proposal and accept or reject it."""
     return z.close(state, propose(z.open(state), z, model, generator))
 
 
 def propose(at: S, z: Allocation[S, D, M], model: M, generator: torch.Generator) -> S:
-    """One proposal for an open state. Its kind is chosen before it is known whether the pair is together."""
+    """Make one proposal for an open state; its kind is drawn before it is known whether the pair is together."""
     pair = torch.tensor(draw_pair(all_count(z.points.num_data), generator), device=at.assignments.device)
     kind, basis, habit = uniforms((3,), generator).tolist()
     union = Union(at, z, model, pair, with_margin=basis < 0.5, persistent=habit < 0.5)
@@ -67,7 +69,7 @@ def propose(at: S, z: Allocation[S, D, M], model: M, generator: torch.Generator)
 
 
 def split(at: S, union: Union[S, D, M], generator: torch.Generator) -> S:
-    """The block of the pair divided, if that is accepted."""
+    """Propose to split the block of the pair."""
     free = union.z.free(at)
     if not len(free):
         return at
@@ -89,7 +91,7 @@ def split(at: S, union: Union[S, D, M], generator: torch.Generator) -> S:
 
 
 def merge(at: S, union: Union[S, D, M], generator: torch.Generator) -> S:
-    """The two blocks of the pair in one, if that is accepted."""
+    """Propose to merge the two blocks of the pair."""
     z, own, other = union.z, union.own, union.other
     screen, test = torch.log1p(-uniforms((2,), generator)).tolist()
     side = at.assignments[union.steps] == other
@@ -109,7 +111,7 @@ def merge(at: S, union: Union[S, D, M], generator: torch.Generator) -> S:
 
 
 def redivide(at: S, union: Union[S, D, M], generator: torch.Generator) -> S:
-    """The two blocks of the pair with other sides, if that is accepted."""
+    """Propose to redivide the two blocks of the pair."""
     own, other = union.own, union.other
     screen, test = torch.log1p(-uniforms((2,), generator)).tolist()
     log_odds, now = union.launch(), at.assignments[union.steps] == other
@@ -132,7 +134,7 @@ def redivide(at: S, union: Union[S, D, M], generator: torch.Generator) -> S:
 
 
 def draw_pair(num_data: int, generator: torch.Generator) -> tuple[int, int]:
-    """The numbers of two different points."""
+    """Draw two different points; return their numbers."""
     first, second = uniforms((2,), generator).tolist()
     i, step = int(first * num_data), int(second * (num_data - 1))
     return i, (i + 1 + step) % num_data

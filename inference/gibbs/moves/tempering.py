@@ -1,7 +1,7 @@
-"""How chains of models whose components repel come to their hyperplanes: along factors phi^t whose power t rises to 1.
+"""Tempered starts of chains whose components repel: the margin factors are phi^t, and the power t rises to 1.
 
-At full power the hyperplanes keep clusters that overlap where they were first cut, and no single proposal reaches the
-blocks of a better cut. At a low power labels near a cut change sides freely.
+At full power the hyperplanes keep overlapping clusters as they were first divided, and no single proposal reaches the
+blocks of a better division. At a low power, points near a boundary change components freely.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ S = TypeVar("S", bound=PartitionState)
 
 @dataclass(eq=False)
 class Tempered(Loss):
-    """phi^t of another loss, as the scans and moves of a start read it.
+    """phi^t of another loss, for the scans and moves of a start.
 
-    A pseudo-observation counts t times; its omega is drawn as if t were 1. For any loss that is near a draw given
-    phi^t: with omega at its mean both have the same fixed points. A start need not be exact.
+    Pseudo-observations count t times, with omega drawn as if t were 1. For any loss this approximates a draw given
+    phi^t: with omega at its mean, both have the same fixed points. A start need not be exact.
     """
 
     loss: Loss
@@ -47,7 +47,7 @@ class Tempered(Loss):
         return self.power * self.loss.log_factor(score, y)
 
     def augment(self, score: Tensor, y: Tensor, generator: torch.Generator) -> PseudoObservation:
-        """Precision and shift [..., C], t times those of the loss."""
+        """t times the precision and shift [..., C] of the loss."""
         return PseudoObservation(*(self.power * part for part in self.loss.augment(score, y, generator)))
 
 
@@ -59,8 +59,11 @@ def harden(
     sweep: Callable[..., S],
     num_sweeps: int,
 ) -> S:
-    """A state after sweeps (state, data, model, generator, step, num_warmup) along which the power of the factors rises
-    to 1 by equal factors. The reserve [A, P, 1] of hyperplanes without points follows."""
+    """Sweep while the power of the factors rises geometrically to 1; return the last state.
+
+    `sweep` takes (state, data, model, generator, step, num_warmup). The reservoir [A, P, 1] is filled anew now and
+    then.
+    """
     features = data.points.features
     for step in range(num_sweeps):
         power = _LEAST_POWER ** (1 - (step + 1) / num_sweeps)
@@ -73,4 +76,4 @@ def harden(
 
 
 _LEAST_POWER = 0.1
-_RARE = 4  # sweeps that the reserve is kept for: to fill it costs as much as several
+_RARE = 4  # sweeps between fillings of the reservoir, which cost as much as several sweeps

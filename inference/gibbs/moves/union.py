@@ -1,4 +1,4 @@
-"""The union of the blocks of two points, its launch, and the terms of the odds of its divisions (`split_merge`)."""
+"""The union of the blocks of two points, its launch, and the terms of the acceptance odds (`split_merge`)."""
 
 from __future__ import annotations
 
@@ -20,23 +20,20 @@ from .block_fits import means_of, start_fits
 
 @dataclass(frozen=True)
 class Division:
-    """A division of B against B in one block."""
+    """A division of B into two sides, compared with B as one block."""
 
     side: Tensor  # [B] bool
-    blocks: BlockClassifiers  # of no point, of the two sides, and of B
-    log_places: Tensor  # [A] of m(B_1) m(B_2) / m(B) * p(z'_a) / p(z)
+    blocks: BlockClassifiers  # the empty block, the two sides, and B
+    log_places: Tensor  # [A], m(B_1) m(B_2) / m(B) * p(z'_a) / p(z) for each free place a
     log_screen: float  # log s
 
     def refined(self) -> Division:
-        """The same with more steps of the fits."""
+        """This division with more steps of the fits."""
         return replace(self, blocks=self.blocks.refined())
 
 
 class Union(Generic[S, D, M]):
-    """The union B of the blocks of a pair of points in an open state.
-
-    A division says which steps of B are on the second side, bool [B].
-    """
+    """The union B of the blocks of two points in an open state; `side` bool [B] marks the second side."""
 
     def __init__(
         self,
@@ -55,14 +52,14 @@ class Union(Generic[S, D, M]):
         self.seen = torch.nonzero(rows >= 0).squeeze(1)
         self.rows, self.sides = rows[self.seen], z.sides(self.steps, persistent=persistent)
         self.block = z.points.rows(self.rows)
-        # which of the pair are here, and where in the block
+        # which points of the pair are on this rank, and their positions in the block
         self.ends = torch.cat([torch.full_like(own_of(end, len(z.steps)), k) for k, end in enumerate(pair.split(1))])
         self.pair = torch.searchsorted(self.rows, own_of(pair, len(z.steps)))
         self.scored = classifiers_of(model, z.points, z.data.observed(at.assignments), len(at.weights))
         self.scored = self.scored.within(self.rows)
 
     def launch(self) -> Tensor:
-        """Log odds [B] of the second side, 0 where there is no x; -inf and +inf at the pair."""
+        """The launch: log odds [B] of the second side, 0 for steps without an x, -inf and +inf at the pair."""
         natural = None
         shares = self.block.features.new_zeros(self.block.num_data, 2)
         shares[self.pair, self.ends] = 1
@@ -78,7 +75,7 @@ class Union(Generic[S, D, M]):
         return log_odds
 
     def _family_odds(self, shares: Tensor) -> Tensor:
-        """Log odds [B] of the second of two soft sides [B, 2] by the family and their sizes; -inf at i, +inf at j."""
+        """Log odds [B] of the second of two soft sides [B, 2], by likelihood and sizes; -inf at i, +inf at j."""
         family = self.model.likelihood
         chi = family.prior() + family.weighted_statistics(self.block.X, shares)
         expected = family.expected_log_density(self.block.X, chi) + all_sum(shares.sum(0)).log()
@@ -87,24 +84,24 @@ class Union(Generic[S, D, M]):
         return log_odds
 
     def log_evidence(self, side: Tensor) -> Tensor:
-        """log of m(B_1) m(B_2) / m(B) []."""
+        """log of m(B_1) m(B_2) / m(B), []."""
         family = self.model.likelihood
         sums = family.summed_statistics(self.block.X, side[self.seen].long(), 2).double()
         parts = family.log_marginal(family.prior().double() + torch.cat([sums, sums.sum(0, keepdim=True)]))
         return parts[0] + parts[1] - parts[2]
 
     def blocks(self, *which: Tensor) -> BlockClassifiers:
-        """q(. | S) of some sets of steps of B, each bool [B]."""
+        """q(. | S) for sets S of steps of B, each bool [B]."""
         members = torch.stack(which, 1)[self.seen]
         return BlockClassifiers(self.scored.spread(members, self.rows), self.scored)
 
     def weigh(
         self, joined: S, side: Tensor, free: Tensor, share: float, limits: tuple[float, float] = (-math.inf, math.inf)
     ) -> Division:
-        """A division whose second side takes one of the places free.
+        """The terms of a division whose second side takes one of the places `free`.
 
-        Nothing is fitted where log s is at most the lower limit, or at least the upper one, whatever fits would say.
-        Its bound then takes its place.
+        Nothing is fitted if bounds show that log s is at most the lower limit or at least the upper one; `log_screen`
+        is then that bound.
         """
         blocks = self.blocks(side & ~side, ~side, side, side | ~side)
         some = free[:1] if self.z.law.alike else free
@@ -120,15 +117,15 @@ class Union(Generic[S, D, M]):
     def log_ratio(
         self, division: Division, weights: Tensor, log_gain: float, log_odds: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Log odds [] of a split, and the log weights [A] of the free places with their classifiers [A, P, C].
+        """Log odds [] of a split, and the log weights [A] of the free places, which hold classifiers [A, P, C].
 
-        `log_gain` is log of w(B_1) w(B_2) / w(B), `log_odds` [B] what the launch ended in.
+        `log_gain` is the log of w(B_1) w(B_2) / w(B); `log_odds` [B] are those of the launch.
         """
         places = division.log_places - division.blocks[[0]].log_ratio(weights.unsqueeze(0))[0]
         return places.logsumexp(0) + log_gain - self.sides.log_probability(log_odds, division.side), places
 
     def log_renewal(self, at: S, moved: S, log_odds: Tensor) -> Tensor:
-        """log of p(z') m m / (p(z) m m) [] for other sides of B, and of their proposals."""
+        """Log odds [] of a redivision without w: ratios of p(z), of the marginals, and of the proposals."""
         now, side = (each.assignments[self.steps] == self.other for each in (at, moved))
         log_ratio = self.z.log_density(moved) - self.z.log_density(at)
         log_ratio = log_ratio + self.log_evidence(side) - self.log_evidence(now)

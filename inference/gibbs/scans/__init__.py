@@ -1,1 +1,1 @@
-"""Scans of the assignments that several structures use, and the compiled loops behind them."""
+"""Scans of the assignments for several structures, and their compiled loops."""

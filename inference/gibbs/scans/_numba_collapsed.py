@@ -1,4 +1,4 @@
-"""The collapsed scan compiled: one loop over the points, specialised by the type of the family's component state."""
+"""The compiled collapsed scan: one loop over the points, compiled for each likelihood's type of component state."""
 
 import math
 from typing import NamedTuple
@@ -13,23 +13,23 @@ from ._numba_moves import fill as fill
 
 
 class Partition(NamedTuple):
-    """What `collapsed` has of the partition, as arrays."""
+    """The partition of `collapsed` as arrays."""
 
     assignments: np.ndarray  # [N]
-    counts: np.ndarray  # [capacity], 0: free
-    log_opening: np.ndarray  # [capacity + 1] log weight of a new component by the number of the others
+    counts: np.ndarray  # [capacity], number of points; 0 in a free slot
+    log_opening: np.ndarray  # [capacity + 1] log weight of a new component, by the number of other components
     log_margin: np.ndarray  # [N, capacity], or [N, 0] without classifiers
-    gains: np.ndarray  # [N, A + room] of the classifiers of a new component: it weighs the mean of A exponentials
+    gains: np.ndarray  # [N, A + room], log factors of the classifiers that a new component may take
     size: np.ndarray  # [1] A
     weights: np.ndarray  # [capacity, P, C]
-    reserve: np.ndarray  # [A + room, P, 1] hyperplanes without points, or none, [0, P, 1]
+    reserve: np.ndarray  # [A + room, P, 1] hyperplanes without points; [0, P, 1] if there is no reservoir
 
 
 @entry
 def fill_logits(state, partition, urn, n, logits):
-    """Log weights [capacity] of the slots for point n; the first free slot stands for a new component.
+    """Compute the log weights [capacity] of the slots for point n; the first free slot is that of a new component.
 
-    urn [N + 1] has what a component weighs by the number of its points, the family's normalizer included.
+    urn [N + 1] is the log weight of a component by its number of points, including the likelihood's normalizer.
     """
     assignments, counts, log_opening, log_margin, gains, size, _, reserve = partition
     log_alone = _alone(reserve, size[0])
@@ -41,7 +41,7 @@ def fill_logits(state, partition, urn, n, logits):
 
 @inner
 def _alone(reserve, size):
-    """What is added to the log weights of a point's own component and of a new one if it is alone (`Founders`)."""
+    """Terms for the log weights of a point's own component and of a new one, if the point is alone (`Founders`)."""
     if len(reserve) == 0:
         return -np.inf, 0.0
     return -math.log(size + 1.0), math.log(size / (size + 1.0)) if size > 0 else 0.0
@@ -49,8 +49,8 @@ def _alone(reserve, size):
 
 @inner
 def _survey(counts, urn, offsets):
-    """(number of components, first free slot); offsets are what the slots weigh by their counts."""
-    occupied, free = len(offsets), len(offsets)  # from a literal 0 numba would compile `_fill` twice
+    """Set `offsets` to the log weights of the slots by their counts; return (number of components, first free slot)."""
+    occupied, free = len(offsets), len(offsets)  # not the literal 0, with which numba would compile `_fill` twice
     for k in range(len(offsets)):
         offsets[k] = urn[counts[k]] if counts[k] > 0 else -np.inf
         if counts[k] == 0:
@@ -61,7 +61,7 @@ def _survey(counts, urn, offsets):
 
 @inner
 def _new(own, n, counts, occupied, urn, log_opening, gains, size, log_alone):
-    """Log weight of a new component by the urn, and what classifiers add to it."""
+    """The log weight of a new component by the urn, and the term that classifiers add to it."""
     log_new = log_mean(gains, n, size)
     if counts[own] == 1:
         return urn[0] + log_opening[occupied - 1], log_new + log_alone[1]
@@ -70,7 +70,7 @@ def _new(own, n, counts, occupied, urn, log_opening, gains, size, log_alone):
 
 @part
 def _fill(state, n, own, counts, offsets, free, urn, new, log_margin, log_alone, logits, scratch):
-    """`fill_logits` for known offsets, free slot and weight of a new component."""
+    """`fill_logits` for given offsets, free slot and weight of a new component."""
     log_predictives(state, n, own, logits, scratch)
     own_weight = new[0] + log_alone[0] if counts[own] == 1 else urn[counts[own] - 1]
     at_own, at_free = logits[own] + own_weight, logits[free] + (new[0] + new[1])
@@ -85,13 +85,13 @@ def _fill(state, n, own, counts, offsets, free, urn, new, log_margin, log_alone,
 
 @lean_entry
 def scan(state, scratch, partition, urn, position, order, levels):
-    """Visit order[position:] one by one, each by the uniform number at its place in `levels`.
+    """Visit the points order[position:] one by one, using the uniform number at the same position of `levels`.
 
-    Returns (position to go on from, slot opened or -1, slot closed or -1, stale). With classifiers but no reserve of
-    them it stops after a point that opened or closed a component; and where the components must be computed anew
-    (stale) because no slot is free or too much cancelled.
+    Returns (position to go on from, slot opened or -1, slot closed or -1, stale). With classifiers but no reservoir it
+    returns after a point that opened or closed a component. It also returns where the component states must be computed
+    anew (stale), because no slot is free or too many digits cancelled.
     """
-    # once: it costs more than a visit
+    # unpacked once: this costs more than a visit
     assignments, counts, log_opening, log_margin, gains, size, weights, reserve = partition
     log_alone = _alone(reserve, size[0])
     offsets, room = scratch[-1], scratch[-2]
@@ -130,14 +130,17 @@ def scan(state, scratch, partition, urn, position, order, levels):
 
 @lean_part
 def _exchange(log_margin, gains, weights, reserve, size, n, opened, closed, uniform):
-    """Give the slot that point n opened a hyperplane of the reserve, with probability prop. to the exponential of its
-    gain, and take back that of the slot that it closed; how many are in reserve then."""
+    """Update the reservoir after point n opened or closed a slot; return its new size.
+
+    An opened slot takes a hyperplane with probability proportional to the exponential of its gain. A closed slot gives
+    its hyperplane back.
+    """
     if opened < 0:
         _swap(log_margin, gains, weights, reserve, closed, size)
         return size + 1
     chosen = _choose(gains, n, size, uniform)
     _swap(log_margin, gains, weights, reserve, opened, chosen)
-    if closed >= 0:  # its own, which is now in the place of the other
+    if closed >= 0:  # the closed slot's hyperplane is in the place of the chosen one
         return size
     for m in range(len(gains)):
         gains[m, chosen] = gains[m, size - 1]
@@ -148,7 +151,7 @@ def _exchange(log_margin, gains, weights, reserve, size, n, opened, closed, unif
 
 @inner
 def _choose(gains, n, size, uniform):
-    """One of the reserve, by inverse CDF."""
+    """Choose a reserved hyperplane for point n by inverse CDF."""
     top, total, chosen, below = -np.inf, 0.0, 0, 0.0
     for a in range(size):
         top = max(top, gains[n, a])
@@ -162,7 +165,7 @@ def _choose(gains, n, size, uniform):
 
 @inner
 def _swap(log_margin, gains, weights, reserve, slot, place):
-    """A hyperplane that a component has for one of the reserve."""
+    """Swap the hyperplane of a slot with a reserved one."""
     for m in range(len(gains)):
         log_margin[m, slot], gains[m, place] = gains[m, place], log_margin[m, slot]
     for p in range(len(reserve[0])):

@@ -1,6 +1,6 @@
-"""The direct assignment scan compiled: one loop over the steps, specialised by the type of the family's state.
+"""The compiled direct assignment scan: one loop over the steps, compiled for each likelihood's component state.
 
-What a family says of its components is that of the collapsed scan (`_numba_family`). Inner loops run over the slots.
+Functions of the likelihood are those of the collapsed scan (`_numba_family`). Inner loops run over the slots.
 """
 
 from typing import NamedTuple
@@ -15,17 +15,17 @@ from ._numba_moves import fill as fill
 
 
 class Chains(NamedTuple):
-    """What `direct` has of the state sequences, as arrays."""
+    """The state sequences of `direct` as arrays."""
 
-    rows: np.ndarray  # [N] position among the observed steps, -1: missing
-    first: np.ndarray  # [N + 1] whether a sequence starts; true at the end
+    rows: np.ndarray  # [N] position among the observed steps, -1 where x is missing
+    first: np.ndarray  # [N + 1] whether a sequence starts at the step; True at the end
     states: np.ndarray  # [N]
-    sizes: np.ndarray  # [capacity] steps, 0: free
-    counts: np.ndarray  # [capacity] observed steps
-    leaving: np.ndarray  # [capacity + 1, capacity] n_jk, and alpha rho where j = k
-    entering: np.ndarray  # [capacity, capacity] the same by k
-    exits: np.ndarray  # [capacity] n_k.
-    base: np.ndarray  # [capacity], the slot `free` has the weight of all states without steps
+    sizes: np.ndarray  # [capacity] number of steps; 0 in a free slot
+    counts: np.ndarray  # [capacity] number of observed steps
+    leaving: np.ndarray  # [capacity + 1, capacity] n_jk, plus alpha rho where j = k
+    entering: np.ndarray  # [capacity, capacity] transpose of `leaving` without its last row
+    exits: np.ndarray  # [capacity] n_k. (transitions out of k)
+    base: np.ndarray  # [capacity]; slot `free` has the weight of all states without steps
     free: int
     prior: tuple[float, float]  # alpha, rho
     tables: tuple[np.ndarray, np.ndarray, np.ndarray, tuple[float, float]]
@@ -34,13 +34,13 @@ class Chains(NamedTuple):
 
 @inner
 def _neighbours(first, states, start, t):
-    """State before t, or the start row; state after t, or -1."""
+    """The state before t, or `start` (the row of starts); the state after t, or -1."""
     return start if first[t] else states[t - 1], -1 if first[t + 1] else states[t + 1]
 
 
 @inner
 def _move(sizes, leaving, entering, exits, before, k, after, sign):
-    """Add or take away a step in state k with the moves into and out of it."""
+    """Add (sign 1) or remove (-1) a step in state k with the transitions into and out of it."""
     sizes[k] += sign
     leaving[before, k] += sign
     if before < len(sizes):
@@ -54,17 +54,17 @@ def _move(sizes, leaving, entering, exits, before, k, after, sign):
 
 @inner
 def _fill_offsets(counts, urn, offsets):
-    """The part of a slot's log predictive that depends on its number of observed steps."""
+    """Set `offsets` to the terms of the log predictives that depend on the number of observed steps alone."""
     for k in range(len(offsets)):
         offsets[k] = urn[counts[k]]
 
 
 @inner
 def _fill_prior(leaving, entering, exits, base, before, own, after, prior, weights):
-    """Weights of the moves into and out of a step, which are counted as those of state `own`.
+    """Compute the weights of the transitions into and out of a step that the counts include as one of state `own`.
 
-    Without them n_k. + 1[j = k] is exits_k - 1[k = own], and n_kl + 1[j = k = l] is entering_lk - 1[k = own] and for
-    k = j also 1[j = l] - 1[own = l].
+    Without the step, n_k. + 1[j = k] is exits_k - 1[k = own], and n_kl + 1[j = k = l] is entering_lk - 1[k = own], for
+    k = j also plus 1[j = l] - 1[own = l].
     """
     alpha, rho = prior
     shared = alpha * (1.0 - rho)
@@ -84,7 +84,7 @@ def _fill_prior(leaving, entering, exits, base, before, own, after, prior, weigh
 
 @inner
 def _fill_logits(state, row, own, counts, urn, offsets, free, logits, scratch):
-    """log p(x_row | the other steps of each slot); 0 if the step is missing."""
+    """Compute log p(x_row | the other steps of each slot); 0 if x is missing."""
     if row < 0:
         for k in range(len(logits)):
             logits[k] = 0.0
@@ -99,7 +99,7 @@ def _fill_logits(state, row, own, counts, urn, offsets, free, logits, scratch):
 
 @inner
 def _add_margins(t, own, alone, free, tables, logits, weights):
-    """Hyperplanes, and the weight that goes back to the rest if step t was alone in its state."""
+    """Add the terms of hyperplanes; if step t was alone in its state, its base weight also goes back to the rest."""
     log_margin, gains, size, log_alone = tables
     if log_margin.shape[1] > 0:
         for k in range(len(logits)):
@@ -129,7 +129,7 @@ def _has_tiny(base, prior):
 
 @entry
 def fill_logits(state, chains, urn, t, logits):
-    """Log weights [capacity] of the slots for step t; the slot `free` stands for a new state."""
+    """Compute the log weights [capacity] of the slots for step t; the slot `free` is that of a new state."""
     rows, first, states, sizes, counts, leaving, entering, exits, base, free, prior, tables = chains
     own, offsets, weights = states[t], np.empty(len(logits)), np.empty(len(logits))
     _fill_offsets(counts, urn, offsets)
@@ -143,12 +143,12 @@ def fill_logits(state, chains, urn, t, logits):
 
 @lean_entry
 def scan(state, scratch, chains, urn, position, order, levels):
-    """Visit order[position:] until a state opened or closed, or the components must be computed anew (stale).
+    """Visit the steps order[position:] until a state opened or closed, or components must be computed anew (stale).
 
     Returns (position to go on from, slot opened or -1, slot closed or -1, stale). A step goes to slot k with weight
-    weights[k] exp(logits[k]), by the uniform number that stands in `levels` where the step stands in `order`.
+    weights[k] exp(logits[k]), using the uniform number at the same position of `levels`.
     """
-    # taken apart once: inside the loop it costs more than the rest of a visit
+    # unpacked once: inside the loop this costs more than the rest of a visit
     rows, first, states, sizes, counts, leaving, entering, exits, base, free, prior, tables = chains
     used = count_used(sizes, free)
     logits, weights, offsets = scratch[-1, :used], scratch[-2, :used], scratch[-3, :used]

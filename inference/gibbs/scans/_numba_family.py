@@ -1,4 +1,4 @@
-"""What the compiled scans ask of the compiled form of a family (see `regbayes.models.compiled`)."""
+"""Placeholders for the functions that a likelihood's compiled form brings (see `regbayes.models.compiled`)."""
 
 from ...compiled.decorators import brought
 
@@ -10,7 +10,7 @@ def log_predictives(state, n, own, out, scratch):
 
 @brought
 def fetch(state, n):
-    """Nothing, where a form brings none."""
+    """Do nothing: the default where a compiled form brings no `fetch`."""
 
 
 @brought

@@ -1,4 +1,4 @@
-"""What the compiled scans share: the draw of a slot, what it means for the slots, and the move of a point."""
+"""Functions that the compiled scans share: draws of a slot, openings and closings, and moves of a row."""
 
 import numpy as np
 
@@ -9,15 +9,14 @@ from ._numba_family import shift
 
 @lean_entry
 def fill(state, labels, sign):
-    """Put every row into the component that its label [N] names (sign 1.0), or take it out (-1.0)."""
+    """Add every row to the component labels[n] (sign 1.0), or remove it (-1.0)."""
     for n in range(len(labels)):
         shift(state, n, labels[n], sign)
 
 
 @inner
 def count_used(sizes, free):
-    """The number of slots to visit, which hold all components and the slot `free`: a multiple of four, for vector
-    instructions, if there are so many."""
+    """The number of slots to visit, up to the last component and `free`; a multiple of four for vector instructions."""
     used = free + 1
     for k in range(used, len(sizes)):
         if sizes[k] > 0:
@@ -27,7 +26,7 @@ def count_used(sizes, free):
 
 @inner
 def log_mean(gains, n, size):
-    """log of the mean of exp(gains[n]), of the first ones [A]: of a single one itself, of none -inf."""
+    """log of the mean of exp(gains[n]) over the first `size` entries; -inf if there are none."""
     if size == 1:
         return gains[n, 0]
     top, total = -np.inf, 0.0
@@ -40,10 +39,10 @@ def log_mean(gains, n, size):
 
 @inner
 def draw(logits, uniform, own):
-    """A slot by inverse CDF of the categorical law, its own where no weight is a number; overwrites log weights by sums
-    of weights.
+    """Draw a slot by inverse CDF from log weights; the result is `own` if no weight is finite.
 
-    Those below e^-40 of the largest vanish in the rounding of the sum.
+    `logits` is overwritten by the cumulative weights. Weights below e^-40 of the largest are set to 0: rounding loses
+    them.
     """
     top = -np.inf
     for k in range(len(logits)):
@@ -56,7 +55,7 @@ def draw(logits, uniform, own):
     for k in range(len(logits)):
         total += logits[k]
         logits[k] = total
-    level, chosen = uniform * total, 0  # below the total, even after rounding
+    level, chosen = uniform * total, 0  # below the total even after rounding
     for k in range(len(logits)):
         chosen += logits[k] <= level
     return chosen if chosen < len(logits) else own
@@ -64,9 +63,9 @@ def draw(logits, uniform, own):
 
 @inner
 def draw_weighted(weights, logits, uniform, own):
-    """The same by weights exp(logits), which takes no logarithms of the weights: all of them are 0 or above e^-450.
+    """As `draw`, with weights weights[k] exp(logits[k]) and no logarithms of `weights`, which are 0 or above e^-450.
 
-    What is e^-600 of the largest exp(logits) then vanishes in the rounding; overwrites the weights by their sums.
+    `weights` is overwritten by the cumulative weights. exp(logits) below e^-600 of the largest are set to 0.
     """
     top = -np.inf
     for k in range(len(logits)):
@@ -79,7 +78,7 @@ def draw_weighted(weights, logits, uniform, own):
     for k in range(len(logits)):
         total += weights[k]
         weights[k] = total
-    level, chosen = uniform * total, 0  # below the total, even after rounding
+    level, chosen = uniform * total, 0  # below the total even after rounding
     for k in range(len(logits)):
         chosen += weights[k] <= level
     return chosen if chosen < len(logits) else own
@@ -87,29 +86,29 @@ def draw_weighted(weights, logits, uniform, own):
 
 @inner
 def within(sums, slot, uniform):
-    """Where in the share of a slot, by its sums of weights, a uniform number is: another uniform number."""
+    """The position of a uniform number within the share of the slot that it drew: another uniform number."""
     below = sums[slot - 1] if slot > 0 else 0.0
     return (uniform * sums[-1] - below) / (sums[slot] - below)
 
 
 @inner
 def outcome(own, chosen, free, alone):
-    """(slot to go to, slot opened or -1, slot closed or -1)."""
+    """(slot to move to, slot opened or -1, slot closed or -1)."""
     closed = own if alone and chosen != own else -1
     if chosen != free:
         return chosen, -1, closed
-    if closed >= 0:  # it leaves a component of its own for a new one: the same slot serves
+    if closed >= 0:  # the point leaves its own component for a new one: the slot is used again
         return own, own, own
     return chosen, free, -1
 
 
 @inner
 def move_row(state, row, own, chosen, counts):
-    """Take a row to another slot; returns whether the components must be computed anew."""
+    """Move a row to another slot; return whether the component states must be computed anew."""
     stale = False
     counts[own] -= 1
     if counts[own] == 0:
-        for w in range(len(state.components)):  # back to the prior, which the last column holds
+        for w in range(len(state.components)):  # reset to the prior, which is in the last column
             state.components[w, own] = state.components[w, -1]
     else:
         stale = shift(state, row, own, -1.0)

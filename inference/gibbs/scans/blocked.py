@@ -1,4 +1,4 @@
-"""The blocked scan of a law of T labels: all assignments at once given T sticks, and swaps of labels.
+"""The blocked scan of T components: all assignments at once given T sticks, and swaps of component numbers.
 
 Sources: Ishwaran & James (2001); docs/derivations/priors, "Sticks and urns".
 """
@@ -22,20 +22,20 @@ from .components import Components, draw_assignments, members
 
 
 def scan(state: PartitionState, data: Data, model: Mixture, generator: torch.Generator) -> PartitionState:
-    """Hyperparameters h | z with the sticks integrated out, sticks v_k | z, h, and all assignments given them."""
+    """Draw h | z with the sticks integrated out, sticks v_k | z, h, and all assignments given them."""
     points = uniforms((data.num_data,), own_stream(generator))
     counts, chi = members(state, data, model)
     hyper = model.prior.draw_truncated(state.hyper, counts, generator)
     after, before = posterior_sticks(counts, *model.prior.sticks(hyper, len(counts)))
     log_odds = log_gamma_draw(after, generator) - log_gamma_draw(before, generator)
-    # in logs: for a small alpha 1 - v is often far below the rounding of v
+    # in logs: for a small alpha, 1 - v is often far below the rounding error of v
     log_mixture = pad(logsigmoid(log_odds), (0, 1)) + pad(logsigmoid(-log_odds).cumsum(0), (1, 0))
     components = Components(log_mixture, model.likelihood.draw(chi, generator), state.weights)
     return replace(state, assignments=draw_assignments(data, components, model, points), hyper=hyper)
 
 
 def relabel(state: PartitionState, sizes: Tensor, prior: PartitionPrior, generator: torch.Generator) -> PartitionState:
-    """Metropolis swaps of neighbouring labels k, k + 1, sticks integrated out, given the sizes [T] of components."""
+    """Propose Metropolis swaps of components k, k + 1, sticks integrated out, given their sizes [T]."""
     counts = sizes.tolist()
     a, b = (sticks.tolist() for sticks in prior.sticks(state.hyper, len(counts)))
     log_uniforms = torch.log1p(-uniforms((len(counts) - 1,), generator)).tolist()

@@ -1,17 +1,17 @@
-"""The collapsed scan: each point chooses its component given all others, the family's parameters integrated out.
+"""The collapsed scan: each point's component is drawn given all others, the likelihood's parameters integrated out.
 
     z_n = k      with weight  urn(n_k) p(x_n | the others in k) phi(y_n | eta_k)
     z_n = new    with weight  urn_new(K) p(x_n) I(x_n, y_n),     I = integral of phi(y_n | eta) N(eta; 0, nu^2 I)
 
-n_k and K count without n; the urn is the prior's, for a Dirichlet process n_k and alpha. A component that n was alone
-in is deleted with its classifier. A new one draws its classifier from N(eta; 0, nu^2 I) phi(y_n | eta) / I, because I
-integrated it out. The augmentation variables are integrated out too, so they must be drawn anew before the classifiers
-are. Exact for the infinite model (Neal 2000, algorithm 3; docs/derivations/mixtures, "Collapsed scan";
-docs/derivations/priors, "Sticks and urns").
+n_k and K count without n; urn and urn_new are those of the prior, n_k and alpha for a Dirichlet process. If n was alone
+in its component, that component is deleted with its classifier. A new component draws its classifier from N(eta; 0,
+nu^2 I) phi(y_n | eta) / I, because I integrated it out. The augmentation variables are integrated out too, so they must
+be drawn anew before the classifiers are. The scan is exact for the infinite model (Neal 2000, algorithm 3;
+docs/derivations/mixtures, "Collapsed scan"; docs/derivations/priors, "Sticks and urns").
 
 Where components repel, the factor is exp(h(f)) and I is an average over the hyperplanes of a reservoir, from which a
-new component takes its own; a component that n is alone in is then one of those to choose from (Neal 2000, algorithm 8;
-docs/derivations/repelling, "Collapsed and slice scans").
+new component takes its own. If n is alone in a component, that component's hyperplane is one of those to choose from
+(Neal 2000, algorithm 8; docs/derivations/repelling, "Collapsed and slice scans").
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def scan(
     shuffle: bool = True,
     compiled: bool | None = None,
 ) -> PartitionState:
-    """One visit of every point, in random order or in the order of the rows.
+    """Visit every point once, in random order or in the order of the rows.
 
-    `compiled` chooses the code; by default it is compiled on the CPU for families with a compiled form, tensor code
-    for any other family or device. Returns the assignments with labels 0..K-1, all occupied, and their weights
-    [K, P, C], those of new components included.
+    `compiled` chooses the code; by default it is compiled on the CPU for likelihoods with a compiled form, tensor code
+    for any other likelihood or device. Returns a state with assignments in 0..K-1, all components occupied, and their
+    weights [K, P, C].
     """
     slots = PartitionSlots(state, data, model)
     visit_all(visitor_of(slots, compiled), generator, shuffle=shuffle)
@@ -56,8 +56,10 @@ def scan(
 def scan_with_moves(
     state: PartitionState, data: Data, model: Mixture, generator: torch.Generator, *, num_moves: int
 ) -> PartitionState:
-    """Split-merge proposals, then a visit of every point, or several visits where rows are few. For
-    `moves_are_compiled`."""
+    """Make split-merge proposals, then visit every point once, or several times if rows are few.
+
+    For data and models with `moves_are_compiled`.
+    """
     slots = PartitionSlots(state, data, model)
     visitor, stream, num_data = Compiled(slots), own_stream(generator), data.num_data
     if num_moves:
@@ -68,7 +70,7 @@ def scan_with_moves(
 
 
 def split_merge(visitor: Compiled, order: Tensor, levels: Tensor) -> None:
-    """Split-merge proposals, each by N + 3 uniform numbers, levels [M, N + 3]; points join sides in the order [N]."""
+    """Make split-merge proposals with N + 3 uniform numbers each, levels [M, N + 3]; points are added in `order`."""
     from ..moves import _numba_split_merge  # compiles or loads machine code: only where a scan needs it
 
     slots, num_rows, position = visitor.slots, len(visitor.state.components), 0
@@ -88,8 +90,8 @@ def assignment_logits(
 ) -> Tensor:
     """Log weights [K + 1] of point n for the K components and a new one, up to a constant.
 
-    A component that n is alone in has weight 0, unless components repel: it is then one of those that n could open.
-    `compiled` chooses the code, by default that of `scan`.
+    A component that n is alone in has weight 0, unless components repel: n could then open a component with its
+    hyperplane. `compiled` chooses the code, by default that of `scan`.
     """
     return point_logits(n, PartitionSlots(state, data, model), compiled=compiled)[: len(state.weights) + 1]
 
@@ -106,19 +108,19 @@ def moves_are_compiled(data: Data, model: Mixture) -> bool:
 
 
 def rounds_of(data: Data) -> int:
-    """Rounds that cost less than the rest of a sweep: several where rows are few.
+    """The number of rounds that cost less than the rest of a sweep: several if rows are few.
 
-    Their number may depend on the data only: depending on the state would bias the chain.
+    It may depend on the data only: if it depended on the state, the chain would be biased.
     """
     return max(1, min(_MOST_ROUNDS, _LITTLE_WORK // (data.num_data * data.X.shape[1])))
 
 
 class PartitionSlots(Slots):
-    """Slots of a partition: sizes [capacity] are counts, and the first free slot stands for a new component.
+    """Slots of a partition: sizes [capacity] are the numbers of points, and a new component takes the first free slot.
 
     Attributes
     ----------
-    log_sizes [N + 1] : log weight of a component by its size, without n
+    log_sizes [N + 1] : log weight of a component by its number of points, without n
     log_opening [min(N, capacity) + 1] : log weight of a new component by the number K of the others
     """
 
@@ -131,10 +133,10 @@ class PartitionSlots(Slots):
 
     def count(self, capacity: int) -> None:
         self.sizes = self.counts = torch.bincount(self.labels, minlength=capacity)
-        # of no more components than there are slots: a prior may compute each of them anew in every sweep
+        # up to `capacity` components only: a prior may compute these in every sweep
         log_sizes, log_opening = self.prior.urn(self.hyper, len(self.labels), min(capacity, len(self.labels)))
         self.log_sizes, self.log_opening = log_sizes, log_opening.contiguous()
-        self.seen: Any = None  # what the compiled code sees of the present tensors
+        self.seen: Any = None  # the arrays for compiled code, until the tensors change
 
     def logits(self, n: int, log_predictive: Tensor) -> Tensor:
         counts, own, founders = self.sizes.clone(), self.labels[n], self.founders
@@ -170,7 +172,7 @@ class PartitionSlots(Slots):
 
     def urn(self, normalizers: np.ndarray) -> np.ndarray:
         urn: np.ndarray = self.log_sizes.numpy() + normalizers
-        urn[0] = normalizers[0]  # of a new component, to which `log_opening` is added
+        urn[0] = normalizers[0]  # `log_opening` is added for a new component
         return urn
 
 

@@ -1,4 +1,4 @@
-"""What the points of a mixture choose from, and their choice: the step that every scan of all points at once takes."""
+"""The draw of assignments given components, for scans of all points at once, and statistics of the components."""
 
 from __future__ import annotations
 
@@ -21,27 +21,29 @@ from ..state import PartitionState
 
 
 class Components(NamedTuple):
-    """What a point chooses from."""
+    """The components that a point chooses from."""
 
     log_mixture: Tensor  # [K] float64
-    parameters: Parameters  # of the family, each [K, ...]
+    parameters: Parameters  # of the likelihood, each [K, ...]
     weights: Tensor  # [K, P, C]
 
     def join(self, other: Components) -> Components:
-        """These components, then the others."""
+        """These components followed by others."""
         parameters = {name: torch.cat([value, other.parameters[name]]) for name, value in self.parameters.items()}
         log_mixture = torch.cat([self.log_mixture, other.log_mixture])
         return Components(log_mixture, parameters, torch.cat([self.weights, other.weights]))
 
 
 def assignment_logits(data: Data, parameters: Parameters, weights: Tensor, model: Mixture | StateSpace) -> Tensor:
-    """log p(x_n | theta_k) + log phi(y_n | eta_k^T a_n) [N, K] under weights [K, P, C], up to a number for each row:
-    what a scan adds the mixture weights or slices to."""
+    """log p(x_n | theta_k) + log phi(y_n | eta_k^T a_n) [N, K] with weights [K, P, C], up to a constant for each row.
+
+    Scans add log mixture weights, or apply slices.
+    """
     if isinstance(data, Prepared):
         log_density = data.log_densities(parameters)
     else:
         log_density = model.likelihood.log_density(data.X, parameters)
-    if not weights.shape[2]:  # no hyperplanes
+    if not weights.shape[2]:  # no classifiers
         return log_density
     return log_density + model.log_margin(scores(data.features, weights), data.targets.unsqueeze(1))
 
@@ -49,9 +51,9 @@ def assignment_logits(data: Data, parameters: Parameters, weights: Tensor, model
 def draw_assignments(
     data: Data, components: Components, model: Mixture, uniforms: Tensor, log_slices: Tensor | None = None
 ) -> Tensor:
-    """A component [N] for each point by inverse CDF, with weight pi_k p(x_n | theta_k) phi(y_n | eta_k).
+    """Draw a component [N] for each point by inverse CDF, with weight pi_k p(x_n | theta_k) phi(y_n | eta_k).
 
-    With slices log u_n [N] the mixture weights enter only through the indicator of u_n <= pi_k.
+    With slices log u_n [N], pi_k enters only through the indicator of u_n <= pi_k.
     """
     chosen = torch.empty(data.num_data, dtype=torch.long, device=data.X.device)
     for rows in row_chunks(data.X, len(components.weights) * (1 + data.targets.shape[1])):
@@ -65,12 +67,12 @@ def draw_assignments(
 
 
 def count_members(state: PartitionState) -> Tensor:
-    """Numbers of points [K] of the components, float64."""
+    """The number of points [K] in each component, float64."""
     return all_sum(torch.bincount(state.assignments, minlength=len(state.weights))).double()
 
 
 def members(state: PartitionState, data: Data | Sequences, model: Mixture | StateSpace) -> tuple[Tensor, Tensor]:
-    """What `count_members` and `hyperparameters` give, [K] and [K, S], in one exchange."""
+    """`count_members` [K] and `hyperparameters` [K, S], in one exchange of ranks."""
     own = torch.bincount(state.assignments, minlength=len(state.weights))
     counts, chi = with_hyperparameters(own, state, data, model)
     return counts.double(), chi
@@ -79,7 +81,7 @@ def members(state: PartitionState, data: Data | Sequences, model: Mixture | Stat
 def with_hyperparameters(
     own: Tensor, state: PartitionState, data: Data | Sequences, model: Mixture | StateSpace
 ) -> tuple[Tensor, Tensor]:
-    """The sum of what each rank has of its `own` [...], and `hyperparameters` [K, S], in one exchange."""
+    """The sum over ranks of `own` [...], and `hyperparameters` [K, S], in one exchange."""
     with among(None):
         statistics = summed_statistics(state, data, model)
     total, statistics = all_sums(own, statistics)
@@ -87,12 +89,12 @@ def with_hyperparameters(
 
 
 def hyperparameters(state: PartitionState, data: Data | Sequences, model: Mixture | StateSpace) -> Tensor:
-    """Posterior hyperparameters [K, S] of every component's family, from its points."""
+    """Posterior hyperparameters [K, S] of every component's likelihood, given its points."""
     return Prepared.of(data.points, model.likelihood).prior + summed_statistics(state, data, model)
 
 
 def summed_statistics(state: PartitionState, data: Data | Sequences, model: Mixture | StateSpace) -> Tensor:
-    """Sums [K, S] of what the family reads of the points of each component."""
+    """Sums [K, S] of the sufficient statistics of each component's points."""
     points, labels = Prepared.of(data.points, model.likelihood), data.observed(state.assignments)
     return points.summed(labels, len(state.weights))
 
@@ -106,5 +108,5 @@ def log_evidence(chi: Tensor, data: Data, family: ExponentialFamily) -> Tensor:
 def draw_parameters(
     state: PartitionState, data: Data | Sequences, model: Mixture | StateSpace, generator: torch.Generator
 ) -> Parameters:
-    """The family's parameters, each [K, ...], given the assignments."""
+    """Draw the likelihood's parameters, each [K, ...], given the assignments."""
     return model.likelihood.draw(hyperparameters(state, data, model), generator)

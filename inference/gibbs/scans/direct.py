@@ -1,15 +1,16 @@
-"""The direct assignment scan: each step of the sequences chooses its state given all others, rows integrated out.
+"""The direct assignment scan: each step's state is drawn given all others, with transition rows integrated out.
 
-With n the moves that do not touch step t, j the state before it, l the one after it, and b_j = (1 - rho) beta + rho
-delta_j the prior mean of row j (of the start row: beta),
+Let n be the transition counts without step t, j the state before it, l the state after it, and b_j = (1 - rho) beta +
+rho delta_j the prior mean of row j (of the row of starts: beta). Then
 
     z_t = k      with weight  (n_jk + alpha b_jk) (n_kl + 1[j = k = l] + alpha b_kl) / (n_k. + 1[j = k] + alpha)
     z_t = new    with weight  alpha b_ju b_ul,      b_ju = (1 - rho) beta_u (start: beta_u),   b_ul = (1 - rho) beta_l
 
-times p(x_t | the other steps of k), or p(x_t); the last step of a sequence has the first factor only, and a missing one
-no x_t. beta_u belongs to all states without steps: a new one takes the share s ~ Beta(1, gamma) of it, and a state that
-loses its only step gives its weight back. Where states repel there is also exp(h(f)), and new states find their
-hyperplanes in the reservoir, as in the collapsed scan. Exact for the infinite model.
+times p(x_t | the other steps of k), or p(x_t). The last step of a sequence has the first factor only; a missing step
+has no factor of x_t. beta_u is the weight of all states without steps. A new state takes the share s ~ Beta(1, gamma)
+of it, and a state that loses its only step gives its weight back. Where states repel there is also the factor
+exp(h(f)), and new states take their hyperplanes from the reservoir, as in the collapsed scan. The scan is exact for the
+infinite model.
 
 Sources: Teh, Jordan, Beal & Blei (2006), section 5.3; Fox, Sudderth, Jordan & Willsky (2011) for rho; Nguyen, Phung, Le
 & Bui, with the boundaries of sequences and the bookkeeping of beta (docs/derivations/sequences, "Joint density").
@@ -42,10 +43,11 @@ def scan(
     shuffle: bool = True,
     compiled: bool | None = None,
 ) -> SequenceState:
-    """One visit of every step, in random order or one after another; alpha and gamma stay as they are.
+    """Visit every step once, in random order or in the order of the steps; alpha and gamma are fixed.
 
-    `compiled` chooses the code; by default it is compiled on the CPU for families with a compiled form, tensor code
-    for any other family or device. Returns states 0..K-1, all occupied, with their weights [K, P, C] and beta [K + 1].
+    `compiled` chooses the code; by default it is compiled on the CPU for likelihoods with a compiled form, tensor code
+    for any other likelihood or device. Returns states 0..K-1, all occupied, with their weights [K, P, C] and beta [K +
+    1].
     """
     slots = SequenceSlots(state, data, model)
     visit_all(visitor_of(slots, compiled), generator, shuffle=shuffle)
@@ -58,20 +60,21 @@ def state_logits(
 ) -> Tensor:
     """Log weights [K + 1] of step t for the K states and a new one, up to a constant.
 
-    A state that has no other step is the new one itself, or, where states repel, one of those that t could open.
-    `compiled` chooses the code, by default that of `scan`.
+    A state without other steps is the new one itself or, where states repel, one whose hyperplane t could open a state
+    with. `compiled` chooses the code, by default that of `scan`.
     """
     return point_logits(t, SequenceSlots(state, data, model), compiled=compiled)[: len(state.weights) + 1]
 
 
 class SequenceSlots(Slots):
-    """Slots of state sequences: sizes [capacity] are steps, counts [capacity] observed steps.
+    """Slots of state sequences: sizes [capacity] are numbers of steps, counts [capacity] numbers of observed steps.
 
     Attributes
     ----------
-    rows [N] : place among the observed, -1: missing;  first [N + 1] : whether a sequence starts; true at the end
-    leaving [capacity + 1, capacity] : n_jk, and alpha rho where j = k;  entering [capacity, capacity] : the same by k
-    exits [capacity] : n_k.;  base [capacity] : beta, in the slot `free` that of all states without steps
+    rows [N] : position among the observed steps, -1 if missing;  first [N + 1] : whether a sequence starts; True at the
+    end
+    leaving [capacity + 1, capacity] : n_jk, plus alpha rho where j = k;  entering [capacity, capacity] : its transpose
+    exits [capacity] : n_k.;  base [capacity] : beta, in the slot `free` the weight of all states without steps
     """
 
     def __init__(self, state: SequenceState, data: Sequences, model: StateSpace) -> None:
@@ -82,7 +85,7 @@ class SequenceSlots(Slots):
         self.rows[data.steps] = torch.arange(len(data.steps), device=data.steps.device)
         self.alpha, self.gamma = float(state.hyper["concentration"]), float(state.hyper["top_concentration"])
         self.rho, self.base, self.free = float(model.prior.stickiness), state.base, len(state.weights)
-        founders = Founders(points)  # the state that t is alone in is the new one
+        founders = Founders(points)  # a state whose only step is t is the new one
         if state.reservoir is not None:
             founders = Reserved(state.reservoir, points, model, room=len(state.weights))
         super().__init__(state.assignments, state.weights, model, observed, points, founders)
@@ -111,7 +114,7 @@ class SequenceSlots(Slots):
         if self.has_classifiers:
             logits = logits + self.log_margin[n]
         logits[free] += founders.log_new(n)
-        if self.sizes[own] == 0:  # it was alone: its weight goes back to the rest
+        if self.sizes[own] == 0:  # t was alone: the state's weight goes back to the rest
             weights[own] = weights[free] = weights[own] + weights[free]
             logits[own] += founders.log_alone[0]
             logits[free] += founders.log_alone[1]
@@ -127,12 +130,12 @@ class SequenceSlots(Slots):
             self.counts[chosen] += 1
 
     def _neighbours(self, t: int) -> tuple[int, int]:
-        """State before t, or the start row; state after t, or -1."""
+        """The state before t, or the row of starts; the state after t, or -1."""
         before = len(self.sizes) if self.first[t] else int(self.labels[t - 1])
         return before, -1 if self.first[t + 1] else int(self.labels[t + 1])
 
     def _take(self, t: int, k: int, sign: int) -> None:
-        """Add or take away step t in state k with the moves into and out of it."""
+        """Add (sign 1) or remove (-1) step t in state k with the transitions into and out of it."""
         before, after = self._neighbours(t)
         self.sizes[k] += sign
         self.leaving[before, k] += sign
@@ -145,7 +148,7 @@ class SequenceSlots(Slots):
             self.exits[k] += sign
 
     def _prior_weights(self, t: int) -> Tensor:
-        """Weights [capacity] of the moves into and out of step t, which are not counted."""
+        """Weights [capacity] of the transitions into and out of step t, given counts without it."""
         before, after = self._neighbours(t)
         alpha, shared, starts = self.alpha, 1 - self.rho, before == len(self.sizes)
         into = self.leaving[before] + alpha * (1.0 if starts else shared) * self.base
@@ -163,18 +166,18 @@ class SequenceSlots(Slots):
         super().settle(n, opened, closed, generator)
         if closed < 0:
             self.split(opened, uniforms((), generator))
-        elif opened < 0:  # else a new hyperplane in the same slot, which keeps its share
+        elif opened < 0:  # otherwise the slot is used again and keeps its weight
             self.base[self.free] += self.base[closed]
             self.base[closed] = 0.0
 
     def split(self, opened: int, uniform: Tensor) -> None:
-        """beta_opened = s beta_u with s ~ Beta(1, gamma); what is left goes to another free slot."""
+        """Set beta_opened = s beta_u with s ~ Beta(1, gamma); the rest of beta_u goes to another free slot."""
         log_left = torch.log1p(-uniform) / self.gamma
         self.free = int((self.sizes == 0).to(torch.uint8).argmax())
         self.base[self.free] = self.base[opened] * log_left.exp()
         self.base[opened] *= -torch.expm1(log_left)
 
-    # -- compiled ------------------------------------------------------------------------------------------------------
+    # -- for compiled code ---------------------------------------------------------------------------------------------
 
     def kernels(self) -> Any:
         from . import _numba_direct  # compiles or loads machine code: only where a scan needs it

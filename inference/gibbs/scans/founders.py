@@ -1,9 +1,10 @@
-"""Where the classifiers of new components come from in a scan that visits one point at a time, and what they weigh.
+"""The classifiers that new components start with, in scans that visit one point at a time, and their weights.
 
-A new component of point n weighs I(x_n, y_n) times what prior and family say: the mean of exp(`gains`) [N, A] over the
-classifiers that it may have, or the integral itself, A = 1. `log_alone` [2] is added to the log weights of n's own
-component and of a new one if n is alone in its own. Compiled code takes `gains` [N, A + room] and hyperplanes
-`weights` [A + room, P, 1] with room for those that come back, the first A of each count, and A itself in `size` [1].
+A new component of point n has the weight I(x_n, y_n) times those of prior and likelihood. I is the mean of exp(`gains`)
+[N, A] over A classifiers to choose from, or with A = 1 the exact integral. `log_alone` [2] is added to the log weights
+of n's own component and of a new one if n is alone in its own. Compiled code takes `gains` [N, A + room] and
+hyperplanes `weights` [A + room, P, 1], of which the first A count; the space is for hyperplanes that are given back,
+and `size` [1] holds A.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ...compiled.decorators import entry_of
 
 
 class Founders:
-    """Without classifiers: all gains [N, 1] are 0."""
+    """For models without classifiers: all gains [N, 1] are 0."""
 
     def __init__(self, data: Data) -> None:
         N, P = data.features.shape
@@ -34,12 +35,12 @@ class Founders:
 
     @property
     def reserved(self) -> Tensor | None:
-        """Hyperplanes [A, P, 1] that are left without points."""
+        """The reserved hyperplanes [A, P, 1]; None without a reservoir."""
         return None
 
     @property
     def log_alone(self) -> tuple[float, float]:
-        """What is added to the log weights of n's own component and of a new one if n is alone in its own."""
+        """Terms of the log weights of n's own component and of a new one, if n is alone in its own."""
         return 0.0, -math.inf
 
     def log_margin(self, weights: Tensor, model: Model) -> Tensor:
@@ -48,26 +49,26 @@ class Founders:
         return found
 
     def log_new(self, n: int) -> Tensor:
-        """log I of point n, []."""
+        """log I for point n, []."""
         size = int(self.size[0])
         return self.gains[n, :size].logsumexp(0) - math.log(max(1, size))
 
     def found(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Classifiers [P, C] for the component that point n opens, and log phi [N] of all points under them."""
+        """Draw classifiers [P, C] for the component that point n opens; also log phi [N] of all points under them."""
         raise NotImplementedError
 
     def receive(self, weights: Tensor, log_margin: Tensor) -> None:
-        """Take back the classifiers [P, C] of a component that closed, with log phi [N]."""
+        """Take back the classifiers [P, C] of a closed component, with log phi [N] of all points."""
 
     def exchange(self, n: int, weights: Tensor, log_margin: Tensor, generator: torch.Generator) -> None:
-        """Both in one step, in place, where point n leaves a component of its own for a new one."""
+        """Replace classifiers in place, where point n leaves its own component for a new one in the same slot."""
         found = self.found(n, generator)
         weights.copy_(found[0])
         log_margin.copy_(found[1])
 
 
 class Marginal(Founders):
-    """Classifiers that see the points of their own component only are integrated out.
+    """Classifiers that see only the points of their own component are integrated out.
 
     A component that n is alone in is deleted with its classifiers: n may only open another one.
     """
@@ -89,14 +90,14 @@ class Marginal(Founders):
 
 
 class Reserved(Founders):
-    """Hyperplanes that see every point come from a reservoir of A and go back to it: each weighs 1 / A.
+    """Hyperplanes that see every point are taken from a reservoir of A, with weight 1 / A each, and given back to it.
 
-    The hyperplane of a component that n is alone in is one of the A + 1 that n could open a component with.
+    If n is alone in a component, its hyperplane is one of the A + 1 that n could open a component with.
     """
 
     def __init__(self, reserved: Tensor, data: Data, model: Model, room: int = 0) -> None:
         self.data, self.size = data, np.array([len(reserved)])
-        self.weights = pad(reserved.double(), (0, 0, 0, 0, 0, room))  # a copy, which is changed in place
+        self.weights = pad(reserved.double(), (0, 0, 0, 0, 0, room))  # a copy, changed in place
         self.gains = pad(self.log_margin(reserved.to(data.features), model), (0, room))
 
     def log_margin(self, weights: Tensor, model: Model) -> Tensor:
@@ -125,8 +126,10 @@ class Reserved(Founders):
         return self.take(n, uniforms((), generator))
 
     def take(self, n: int, uniform: Tensor) -> tuple[Tensor, Tensor]:
-        """The hyperplane [P, 1] with which point n opens a component, with probability prop. to exp(h(f_n)), and h; the
-        last one takes its place."""
+        """Take the hyperplane [P, 1] with which point n opens a component, and h [N] of all points under it.
+
+        It is chosen with probability proportional to exp(h(f_n)); the last reserved hyperplane moves to its place.
+        """
         chosen = self._choose(n, uniform)
         taken = self.weights[chosen].clone(), self.gains[:, chosen].clone()
         self.size -= 1
@@ -140,7 +143,7 @@ class Reserved(Founders):
         self.size += 1
 
     def exchange(self, n: int, weights: Tensor, log_margin: Tensor, generator: torch.Generator) -> None:
-        """The hyperplane [P, 1] that is given back, with its h [N], takes the place of the other one."""
+        """Swap the given hyperplane [P, 1] and its h [N] with those of a chosen reserved one."""
         chosen = self._choose(n, uniforms((), generator))
         for left, kept in ((weights, self.weights[chosen]), (log_margin, self.gains[:, chosen])):
             taken = kept.clone()
@@ -153,9 +156,10 @@ class Reserved(Founders):
 
 
 def draw_new_weights(n: int, data: Data, model: Model, generator: torch.Generator) -> Tensor:
-    """Classifiers [P, C] of a component that point n opens: N(eta; 0, nu^2 I) phi(y_n | eta^T a_n), normalized.
+    """Draw classifiers [P, C] of a component that point n opens, from N(eta; 0, nu^2 I) phi(y_n | eta^T a_n) / I.
 
-    The score f is drawn first; eta keeps its prior across a_n: eta = g + a_n (f - g^T a_n) / |a_n|^2, g ~ N(0, nu^2 I).
+    The score f is drawn first. eta keeps its prior orthogonally to a_n: eta = g + a_n (f - g^T a_n) / |a_n|^2, g ~ N(0,
+    nu^2 I).
     """
     feature, target = data.features[n], data.targets[n : n + 1]
     square = feature.square().sum()

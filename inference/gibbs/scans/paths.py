@@ -1,4 +1,4 @@
-"""The scans of all steps of sequences at once, by whole paths given the rows of the transition matrix.
+"""Scans of all steps of sequences at once: whole paths are drawn given the rows of the transition matrix.
 
 Sources: Van Gael et al. (2008) for "beam"; Fox et al. (2011) for "blocked" and the stickiness.
 """
@@ -23,7 +23,7 @@ from .slice import draw_fresh, settled
 
 
 def blocked_scan(state: SequenceState, data: Sequences, model: StateSpace, generator: torch.Generator) -> SequenceState:
-    """All of T states at once: rows pi_j ~ Dirichlet(alpha b_j + n_j), then whole paths."""
+    """Draw the rows pi_j ~ Dirichlet(alpha b_j + n_j) of T states, then whole paths."""
     T = len(state.weights)
     moves, chi = with_hyperparameters(own_moves(state, data), state, data, model)
     log_rows = log_dirichlet(row_posterior(state, moves, model.prior)[:, :T], generator)
@@ -34,10 +34,10 @@ def blocked_scan(state: SequenceState, data: Sequences, model: StateSpace, gener
 
 
 def beam_scan(state: SequenceState, data: Sequences, model: StateSpace, generator: torch.Generator) -> SequenceState:
-    """All states of the infinite model at once, given a slice below the weight of every step.
+    """Draw whole paths of the infinite model, given a slice below the weight of every transition.
 
-    u_t ~ U(0, pi_{z_{t-1} z_t}); what the rows leave to unseen states is broken into new states until the rest is below
-    every slice; then whole paths among the moves with pi_jk > u_t, which all weigh 1.
+    The slices are u_t ~ U(0, pi_{z_{t-1} z_t}). The rows' weight of unseen states is broken into new states until the
+    rest is below every slice. Then paths are drawn among the transitions with pi_jk > u_t, which all have weight 1.
     """
     K, own = len(state.weights), state.assignments
     moves, chi = with_hyperparameters(own_moves(state, data), state, data, model)
@@ -48,7 +48,7 @@ def beam_scan(state: SequenceState, data: Sequences, model: StateSpace, generato
     lowest, base = -all_largest(-log_slices.amin()), state.base
     least = 1 if host.on_cpu(base) else _AT_ONCE
     while log_rows[:, -1].max() > lowest:
-        # as many again: few passes, and at most twice the states that it takes. What is broken too often changes no law
+        # doubling needs few passes and at most twice the states required; extra states change no law
         num_new = max(least, len(base) - 1 - K)
         log_rows, base = break_rest(log_rows, base, num_new, state, model.prior, generator)
     parameters, weights, reserved = model.likelihood.draw(chi, generator), state.weights, state.reservoir
@@ -63,8 +63,8 @@ def beam_scan(state: SequenceState, data: Sequences, model: StateSpace, generato
 
 
 def emissions(parameters: Parameters, weights: Tensor, data: Sequences, model: StateSpace) -> Tensor:
-    """log p(x_t | theta_k) + h(eta_k^T a_t) [N, K] under weights [K, P, C]; 0 at missing steps."""
+    """log p(x_t | theta_k) + h(eta_k^T a_t) [N, K] with weights [K, P, C]; 0 at missing steps."""
     return data.spread(assignment_logits(data.points, parameters, weights, model))
 
 
-_AT_ONCE = 8  # new states where the host waits for each look at what is left
+_AT_ONCE = 8  # new states per pass on a device, where the host waits after each pass

@@ -1,8 +1,8 @@
-"""What the scans share that visit one point at a time: slots for components, and the loop over the points.
+"""Slots for components, and the loop over the points, for scans that visit one point at a time.
 
-A component sits in a slot, of which some are free. A point that opens a component takes a free slot; from a component
-of its own it goes to a new one in the same slot. Everything is in double precision: log predictives are differences of
-large numbers.
+Each component is in a slot; some slots are free. A point that opens a component takes a free slot; if it leaves a
+component of its own, the new one uses the same slot. Everything is in double precision: log predictives are differences
+of large numbers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..prepared import Prepared
 from ..state import PartitionState
 from .founders import Founders
 
-Visit = tuple[int, int, int, bool]  # position to go on from, slot opened or -1, slot closed or -1, whether to build
+Visit = tuple[int, int, int, bool]  # position to go on from, slots opened and closed (or -1), whether to call `build`
 
 
 M = TypeVar("M", bound=Mixture | StateSpace)
@@ -37,7 +37,7 @@ S = TypeVar("S", bound=PartitionState)
 
 
 def double(data: Data | Sequences, model: M) -> tuple[Prepared, M]:
-    """The points, and the model with its family, in double precision."""
+    """The points, and the model with its likelihood, in double precision."""
     points = Prepared.of(data.points, model.likelihood).exact
     if points.family is model.likelihood:
         return points, model
@@ -45,14 +45,14 @@ def double(data: Data | Sequences, model: M) -> tuple[Prepared, M]:
 
 
 class Slots(ABC):
-    """Scratch of one scan: components in slots 0..capacity-1, of which at least one is free. Changed in place.
+    """The variables of one scan: components in slots 0..capacity-1, at least one of them free. Changed in place.
 
     Attributes
     ----------
     labels [N] : slot of each point;  sizes [capacity] : points in a slot, 0: free;  counts [capacity] : those with an x
-    observed : the points with an x;  points : all N, on no side of any hyperplane where x is missing
+    observed : the points with an x;  points : all N; features and targets are 0 where x is missing
     weights [capacity, P, C];  log_margin [N, capacity] : log phi(y_n | eta_k), [N, 0] without classifiers
-    founders : where new components take their classifiers from
+    founders : the source of classifiers for new components
     """
 
     sizes: Tensor
@@ -67,7 +67,7 @@ class Slots(ABC):
         points: Data,
         founders: Founders,
     ) -> None:
-        """Component k in slot k, and some free slots."""
+        """Put component k into slot k, and add some free slots."""
         self.labels, self.weights, self.model = labels.clone(), weights.double(), model
         self.observed, self.points, self.founders = observed, points, founders
         self.has_classifiers = points.targets.shape[1] > 0
@@ -76,19 +76,19 @@ class Slots(ABC):
             self.log_margin = founders.log_margin(self.weights, model)
         self.extend(4 + len(weights) // 4)
 
-    # -- what a scan defines -------------------------------------------------------------------------------------------
+    # -- defined by subclasses -----------------------------------------------------------------------------------------
 
     @abstractmethod
     def count(self, capacity: int) -> None:
-        """Compute from the labels what is kept of so many slots."""
+        """Compute everything that depends on the assignments, for `capacity` slots."""
 
     @abstractmethod
     def logits(self, n: int, log_predictive: Tensor) -> Tensor:
-        """Log weights [capacity] of point n from log p(x_n | the others in each slot); one free slot is a new one."""
+        """Log weights [capacity] of point n, from log p(x_n | the others in each slot); one free slot is a new one."""
 
     @abstractmethod
     def move(self, n: int, own: int, chosen: int) -> None:
-        """Take point n from one slot to another."""
+        """Move point n from slot `own` to slot `chosen`."""
 
     @abstractmethod
     def kernels(self) -> Any:
@@ -96,31 +96,31 @@ class Slots(ABC):
 
     @abstractmethod
     def arrays(self) -> Any:
-        """The tuple of arrays that they take."""
+        """The named tuple of arrays that `scan` and `fill_logits` take."""
 
     def urn(self, normalizers: np.ndarray) -> np.ndarray:
-        """What a component weighs by the number of its points, [N + 1], from what its family says of it."""
+        """The log weight of a component by its number of points, [N + 1], from the terms of its likelihood."""
         return normalizers
 
     def row(self, n: int) -> int:
-        """The place of point n among those with an x, -1: without."""
+        """The position of point n among the points with an x; -1 if it has none."""
         return n
 
     def members(self) -> Tensor:
-        """The labels of the points with an x."""
+        """The slots of the points with an x."""
         return self.labels
 
-    # -- what follows --------------------------------------------------------------------------------------------------
+    # -- shared by all scans -------------------------------------------------------------------------------------------
 
     def extend(self, more: int) -> None:
-        """Add free slots."""
+        """Add `more` free slots."""
         self.weights = torch.cat([self.weights, self.weights.new_zeros(more, *self.weights.shape[1:])])
         if self.has_classifiers:
             self.log_margin = pad(self.log_margin, (0, more))
         self.count(len(self.weights))
 
     def settle(self, n: int, opened: int, closed: int, generator: torch.Generator) -> None:
-        """Exchange classifiers after point n opened or closed a component."""
+        """Update classifiers after point n opened or closed a component."""
         if not self.has_classifiers:
             return
         if opened == closed:
@@ -132,7 +132,7 @@ class Slots(ABC):
             self.log_margin[:, closed] = 0.0
 
     def replaced(self, state: S) -> S:
-        """The state with the labels 0..K-1, the classifiers and the reservoir that the slots have now."""
+        """The state with assignments 0..K-1, classifiers and reservoir as they are now in the slots."""
         occupied, reserved = self.sizes > 0, self.founders.reserved
         return replace(
             state,
@@ -143,10 +143,9 @@ class Slots(ABC):
 
 
 def visit_all(visitor: Compiled | Tensors, generator: torch.Generator, *, shuffle: bool, num_rounds: int = 1) -> None:
-    """Rounds of one visit of every point, in random order or in that of the rows; labels [N] and all else of the slots
-    change.
+    """Visit every point `num_rounds` times, in random order or in the order of the rows; the slots change in place.
 
-    Compiled code visits the points in pieces of order, since Ctrl-C waits for it to return.
+    Compiled code gets the order [N] in pieces, because Ctrl-C waits for it to return.
     """
     slots, position = visitor.slots, 0
     stream, num_data, on = own_stream(generator), len(slots.labels), slots.labels.device
@@ -157,7 +156,7 @@ def visit_all(visitor: Compiled | Tensors, generator: torch.Generator, *, shuffl
         capacity = len(slots.sizes)
         piece = steps_at_once(capacity * visitor.width)
         position, opened, closed, stale = visitor.visit(position, order[: position + piece], levels)
-        if slots.sizes.all():  # keep one free
+        if slots.sizes.all():  # at least one must be free
             slots.extend(capacity)
         if opened + closed > -2:
             slots.settle(int(order[position - 1]), opened, closed, generator)
@@ -166,7 +165,7 @@ def visit_all(visitor: Compiled | Tensors, generator: torch.Generator, *, shuffl
 
 
 def steps_at_once(num_sums: int) -> int:
-    """How many steps compiled code takes before it returns for Ctrl-C, if each reads so many sums of statistics."""
+    """How many points compiled code visits before it checks for Ctrl-C, if each visit reads `num_sums` numbers."""
     return max(1, _MOST_WORK // num_sums)
 
 
@@ -176,14 +175,14 @@ def point_logits(n: int, slots: Slots, *, compiled: bool | None) -> Tensor:
 
 
 def visitor_of(slots: Slots, compiled: bool | None) -> Compiled | Tensors:
-    """The code that visits points [N]: compiled, tensor code, or (None) compiled on a CPU for the families it knows."""
+    """The code that visits points [N]: `compiled` or tensor code; None: compiled where the likelihood has a form."""
     if compiled is None:
         compiled = host.on_cpu(slots.labels) and is_compiled(slots.model.likelihood)
     return Compiled(slots) if compiled else Tensors(slots)
 
 
 class Compiled:
-    """Visits for the families that have a compiled form."""
+    """Visits by compiled code, for likelihoods with a compiled form."""
 
     def __init__(self, slots: Slots) -> None:
         self.slots, self.kernels = slots, slots.kernels()
@@ -192,7 +191,7 @@ class Compiled:
         self.build()
 
     def build(self) -> None:
-        """Compute what the family keeps of each slot from the labels."""
+        """Compute the likelihood's state of each slot from the assignments."""
         slots, labels = self.slots, self.slots.members()
         num_slots, one_by_one = len(slots.sizes) + 1, goes_row_by_row(type(self.rows), slots.observed)
         if one_by_one:
@@ -205,7 +204,7 @@ class Compiled:
             self.entry(self.kernels.fill)(self.state, labels.numpy(), 1.0)
 
     def entry(self, function: Any) -> Any:
-        """A compiled function as it takes the form of this family."""
+        """A compiled function, specialized for the compiled form of this likelihood."""
         return entry_of(function, self.rows)
 
     def logits(self, n: int) -> Tensor:
@@ -215,7 +214,7 @@ class Compiled:
         return logits
 
     def visit(self, position: int, order: Tensor, levels: Tensor) -> Visit:
-        """Visit order[position:] until the slots must be settled or the components be built anew."""
+        """Visit order[position:] until classifiers must be updated or the component states built anew."""
         arrays = self.slots.arrays()
         given = arrays, self.urn, position, order.numpy(), levels.numpy()
         visit: Visit = self.entry(self.kernels.scan)(self.state, self.scratch, *given)
@@ -223,19 +222,19 @@ class Compiled:
 
 
 def goes_row_by_row(form: Any, data: Data) -> bool:
-    """Whether it is fast to put the rows of X into components one by one."""
+    """Whether adding the rows of X to components one by one is fast."""
     return not hasattr(form, "summed") or data.X.shape[1] < form.wide()
 
 
 class Tensors:
-    """Visits for any family on any device, by natural hyperparameters chi [capacity, S]: as `Compiled`, but slowly."""
+    """Visits by tensor code, for any likelihood and device, with hyperparameters chi [capacity, S]; these are slow."""
 
     def __init__(self, slots: Slots) -> None:
         self.slots, self.likelihood = slots, slots.model.likelihood
         self.build()
 
     def build(self) -> None:
-        """Compute what the family keeps of each slot from the labels."""
+        """Compute the likelihood's hyperparameters of each slot from the assignments."""
         sums = self.likelihood.summed_statistics(self.slots.observed.X, self.slots.members(), len(self.slots.sizes))
         self.chi = self.likelihood.prior() + sums
         self.width = len(self.chi[0])
@@ -259,7 +258,7 @@ class Tensors:
             own, chosen = int(slots.labels[n]), int(draw_categorical(self.logits(n), levels[index]))
             opened = chosen if slots.sizes[chosen] == 0 else -1
             closed = own if slots.sizes[own] == 1 and chosen != own else -1
-            if opened >= 0 and closed >= 0:  # from a component of its own to a new one: the same slot serves
+            if opened >= 0 and closed >= 0:  # from its own component to a new one: the slot is used again
                 opened = chosen = own
             if chosen != own:
                 slots.move(n, own, chosen)
