@@ -1,8 +1,8 @@
-"""The kernel of all structures whose points or steps have places: start, climb, unions, stochastic steps.
+"""The SVI kernel of structures whose points have components: start, sweeps, unions, stochastic steps.
 
 A sweep sets the global factors to their optimum given q(z), then q(z) to its own: the bound never falls. A stochastic
-step moves natural parameters towards the optimum of a minibatch (Hoffman et al. 2013). What the places of a mixture and
-those of a chain differ in, their states say (`factors`).
+step moves natural parameters towards the optimum for a minibatch (Hoffman et al. 2013). The methods of
+`factors.Variational` hold what differs between mixtures and chains of states.
 """
 
 from __future__ import annotations
@@ -54,8 +54,11 @@ def start(
     *,
     observes: bool = True,
 ) -> State:
-    """A state of independent points, from seeds that are far apart, the largest component first, with classifiers at
-    their prior. With `observes` it has what these expect of the points; without, all responsibilities and no more."""
+    """A first state of independent points from distant seeds, largest component first, classifiers at their prior.
+
+    With `observes` it has the classifiers' expected pseudo-observations; without, all responsibilities and nothing
+    else.
+    """
     points, family, T = data.points, family_of(model), model.truncation
     chi = family.prior() + family.statistics(far_apart(family, points.X, T, generator, points.weights))
     q = prior(T, points.features.shape[1], points.targets.shape[1], model.weight_scale, points.features)
@@ -76,19 +79,19 @@ def start(
 
 @dataclass(frozen=True)
 class Climb(Generic[State, D, M]):
-    """Coordinate ascent of a kind of states, each of (state, data, model)."""
+    """Coordinate ascent for a class of states; each function takes (state, data, model)."""
 
-    update_factors: Callable[[State, D, M], State]  # all factors but q(z)
-    allocate: Callable[[State, D, M], State]  # q(z), and the bound there
-    unions: Callable[[State, D, M], Iterable[State]]  # pairs of components as one, those first that may gain most
+    update_factors: Callable[[State, D, M], State]  # updates all factors except q(z)
+    allocate: Callable[[State, D, M], State]  # updates q(z) and the bound
+    unions: Callable[[State, D, M], Iterable[State]]  # unions of two components, the most promising first
 
     def sweep(self, state: State, data: D, model: M) -> State:
-        """All factors, then q(z); components are reordered and merged where the bound rises."""
-        first = state.num_data != data.num_data  # the first full sweep after stochastic steps
+        """Update all factors, then q(z); reorder and merge components where the bound rises."""
+        first = state.num_data != data.num_data  # so in the first full sweep after stochastic steps
         if first:
             state = self.allocate(state, data, model)
         before = state.bound
-        if first or state.may_merge:  # later on, sizes hardly change
+        if first or state.may_merge:  # later, the sizes hardly change
             state = state.reordered(model)
         state = self.ascend(state, data, model)
         if state.may_merge and state.bound - before <= SETTLED * state.sizes.sum():
@@ -100,16 +103,16 @@ class Climb(Generic[State, D, M]):
         return self.allocate(self.update_factors(state, data, model), data, model)
 
     def merge(self, state: State, data: D, model: M) -> State:
-        """The first of the most promising unions that raises the bound, or the state as it is.
+        """Return the first of the most promising unions that raises the bound, or the state itself.
 
-        Coordinate ascent hardly ever empties a component that has points, so it would keep all that it started from
-        (Bryant & Sudderth 2012; Hughes & Sudderth 2013). A union is given up once its last rise, repeated in all rounds
-        that are left, would not bring it above the state's bound.
+        Coordinate ascent hardly ever empties a component that has points, so without unions it would keep all
+        components of its start (Bryant & Sudderth 2012; Hughes & Sudderth 2013). A union is given up once its last
+        rise, repeated in all remaining rounds, would leave it below the state's bound.
         """
         for joined in self.unions(state, data, model):
             for left in reversed(range(MERGE_ROUNDS)):
                 before, joined = joined.bound, self.ascend(joined, data, model)
-                late = left < MERGE_ROUNDS - 1  # the first round makes good what the union itself has lost
+                late = left < MERGE_ROUNDS - 1  # the first round regains what the union itself has lost
                 if late and joined.bound + left * (joined.bound - before) <= state.bound:
                     break
             else:
@@ -118,7 +121,7 @@ class Climb(Generic[State, D, M]):
 
 
 def pairs(state: Variational[Any, Any], model: Mixture | StateSpace | BNMC) -> list[list[int]]:
-    """Pairs of occupied components, those whose union has the best block marginal first."""
+    """Pairs of occupied components, sorted by the gain in block marginal of their union, largest first."""
     family, chi = family_of(model), state.hyperparameters
     occupied = torch.nonzero(state.sizes > 0.5).squeeze(1)
     first, second = occupied[torch.triu_indices(len(occupied), len(occupied), 1, device=occupied.device)]
@@ -129,7 +132,7 @@ def pairs(state: Variational[Any, Any], model: Mixture | StateSpace | BNMC) -> l
 
 
 def block_unions(family: ExponentialFamily, chi: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """log m [M] of the unions of pairs of components [M], from hyperparameters chi [T, S] of all."""
+    """log m [M] of the unions of M pairs of components, from hyperparameters chi [T, S] of all components."""
     unions = [
         family.log_marginal(chi[first[some]] + chi[second[some]] - family.prior())
         for some in row_chunks(first, chi.shape[1])
@@ -141,20 +144,17 @@ def block_unions(family: ExponentialFamily, chi: Tensor, first: Tensor, second: 
 
 
 def extrapolate(state: State, rows: Placed, model: Mixture | StateSpace, num_data: int, num_units: float) -> State:
-    """Factors as if the rows stood for all points, which count `num_units`: where stochastic steps start."""
+    """The start of stochastic steps: factors as if `rows` represented all points, which count `num_units`."""
     return update_factors(state.standing_for(rows, num_data, num_units), rows, model).without_rows()
 
 
 def stochastic_sweep(state: State, batch: Minibatch[Any], model: Mixture | StateSpace, rho: float) -> State:
-    """Natural parameters move by rho towards the optimum of a batch that stands for all.
-
-    The recorded bound is the batch's estimate at the factors from before the step.
-    """
+    """Move natural parameters by rho towards the optimum for a batch, scaled to represent all points."""
     penalty = kl(state, model)
     local = allocate(state, batch.data, model, penalty)
     local, (said,) = summed_with(local.scaled(batch.scale), batch.data, model, local.bound + penalty)
     target = update_components(local, batch.data, model)
-    bound = batch.scale * said - penalty  # global factors cost as much, however many points
+    bound = batch.scale * said - penalty  # the KL of global factors does not scale with the number of points
     return replace(move(state, target, model, rho), bound=bound)
 
 

@@ -101,7 +101,7 @@ class SVI(Backend):
         if y is not None or lengths is not None:
             raise ValueError("y and lengths come with the blocks of a source of rows: leave them out.")
         kernel, model, data = self.module_of(model).stream(self, model, source)
-        own = self.replace(num_full_steps=0)  # a source gets none, so that more steps may follow
+        own = self.replace(num_full_steps=0)  # so that more steps may follow
         endless = dataclasses.replace(own.schedule(), num_jobs=1, stop=lambda chain: False, backend=own.identity())
         return kernel, model, data, endless
 
@@ -109,7 +109,7 @@ class SVI(Backend):
         return self.num_steps if self.batch_size or self.tolerance is None else 0
 
     def may_grow(self) -> tuple[str, ...]:
-        # stochastic steps cannot go on once full steps have begun
+        # a fit cannot return to stochastic steps after its full sweeps
         return ("num_restarts",) if self.batch_size and self.num_full_steps else ("num_restarts", "num_steps")
 
     def schedule(self) -> Schedule:
@@ -128,7 +128,7 @@ class SVI(Backend):
     def _stop(self, chain: Chain) -> bool:
         if self.tolerance is None:
             return False
-        # values of stochastic steps are estimates
+        # after stochastic steps, whose values are estimates
         first, least = (self.num_steps, SETTLED) if self.batch_size else (0, self.tolerance)
         if len(chain.values) < first + 2:
             return False

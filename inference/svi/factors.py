@@ -1,11 +1,11 @@
-"""The factors of mixtures and of chains of states, the update of each, and the bound: written once over a law of z.
+"""The factors of mixtures and of chains of states, their updates, and the bound, for any law of z.
 
     q = q(prior) prod_k q(theta_k; chi_k) N(eta_k; m_k, V_k) q(z) q(omega | z)
 
-maximizes a bound of log Z of the truncated model. A class of states is a law of z: independent places whose weights are
-sticks (`partition.factors`), or a Markov chain (`sequence.factors`). It says how places are weighed and holds the
-factors of the prior. Each omega is given its optimal factor for every pair (n, k), so that a margin factor enters
-through `Loss.expect` and `Loss.expected_log_factor` alone. Where components repel every pair counts on both sides.
+maximizes a bound of log Z of the truncated model. Each subclass of `Variational` has one law of z: independent points
+whose weights are sticks (`partition.factors`), or a Markov chain (`sequence.factors`). It computes q(z) and holds the
+factors of the prior. Each omega has its optimal factor for every pair (n, k), so that a margin factor enters through
+`Loss.expect` and `Loss.expected_log_factor` alone. Where components repel, a row also counts as a negative.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from ..protocol import Model
 from ..running.chains import OfRows, PartOfSum
 from .sums import Sums, keep_rows, slices
 
-SETTLED = 1e-2  # rise of the bound, in nats per point, below which merges are tried and stochastic fits are finished
-MERGE_ROUNDS = 3  # of coordinate ascent, before a union is judged
+SETTLED = 1e-2  # nats per point: below this rise of the bound, merges are tried and stochastic fits are finished
+MERGE_ROUNDS = 3  # of coordinate ascent, before a union is accepted or rejected
 
 
-Placed = Data | Sequences | LabelData  # whose `points` are what is observed
+Placed = Data | Sequences | LabelData  # types of data with `points`, the observed rows
 D = TypeVar("D", bound=Data | Sequences | LabelData)
 M = TypeVar("M", bound=Mixture | StateSpace)
 State = TypeVar("State", bound="Variational[Any, Any]")
 
 
 class Weighed(NamedTuple):
-    """q(z) of some points, at its optimum."""
+    """q(z) of m points at its optimum."""
 
     responsibilities: Tensor  # [m, T]
-    log_total: Tensor  # [] float64, the sum of the log normalizers of q(z), each as often as its point counts
-    fields: dict[str, Any]  # what else of q(z) a state holds
+    log_total: Tensor  # [] float64, sum of the log normalizers of q(z), each times the weight of its point
+    fields: dict[str, Any]  # other fields of the state that depend on q(z)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,15 +62,15 @@ class Variational(Generic[D, M]):
     precision_tril: Tensor  # [T, C, P, P]
     gram: PartOfSum  # [T, C, P, P] sum_n r_nk precision_nk a_n a_n^T of the expected pseudo-observations
     linear: PartOfSum  # [T, P, C] sum_n r_nk shift_nk a_n
-    responsibilities: OfRows  # [N, T] q(z_n), or marginals of it; [0, T] after a stochastic step
+    responsibilities: OfRows  # [N, T] q(z_n) or its marginals; [0, T] after a stochastic step
     bound: Tensor  # [] float64, the ELBO, or its estimate from the last minibatch
-    may_merge: bool = True  # until all promising unions have been tried in vain
+    may_merge: bool = True  # False once no promising union was accepted
     weights: OfRows | None = None  # [N] how many times each point counts; None: once
     counts: Tensor | None = None  # [T] float64 and
     statistics: Tensor | None = None  # [T, S], sums over all points, where these are too many to keep responsibilities
-    dropped: OfRows | None = None  # [N, 0] points whose responsibilities, optimal for the other factors, are not kept
+    dropped: OfRows | None = None  # [N, 0] points whose responsibilities are not kept: the other factors give them
 
-    separate: ClassVar[bool]  # whether points are weighed apart: then in chunks, and responsibilities may be dropped
+    separate: ClassVar[bool]  # independent points: visited in chunks; responsibilities may be dropped
 
     @property
     def num_data(self) -> int:
@@ -79,7 +79,7 @@ class Variational(Generic[D, M]):
 
     @property
     def num_dropped(self) -> int:
-        """How many points have no responsibilities here."""
+        """The number of points whose responsibilities are not kept."""
         return 0 if self.dropped is None else len(self.dropped)
 
     @cached_property
@@ -91,7 +91,7 @@ class Variational(Generic[D, M]):
 
     @property
     def memberships(self) -> Tensor:
-        """r_n q(z_n) [N, T]: how many times each point counts in each component."""
+        """r_n q(z_n) [N, T]: responsibilities times the weights of the points."""
         r = self.responsibilities
         return r if self.weights is None else r * self.weights.to(r.dtype).unsqueeze(1)
 
@@ -106,21 +106,21 @@ class Variational(Generic[D, M]):
         return all_sum(self.memberships.sum(0, dtype=torch.float64)) if self.counts is None else self.counts
 
     def permuted(self, order: Tensor) -> Self:
-        """Components in another order [T]; sticks stay in their places."""
+        """Reorder the components [T]; sticks stay in their places."""
         own = self._changed(lambda part: part[order], "hyperparameters", "mean", "precision_tril", *_SUMS)
         return replace(self, **own, responsibilities=self.responsibilities[:, order])
 
     def scaled(self, scale: float) -> Self:
-        """As if there were `scale` times as many points like these."""
+        """The sums that would result if each point were there `scale` times."""
         return replace(self, **self._changed(lambda part: scale * part, "responsibilities", *_SUMS))
 
     def _changed(self, change: Callable[[Tensor], Tensor], *names: str) -> dict[str, Any]:
-        """Some of the fields, changed where there is anything to change."""
+        """The named fields after `change`; None stays None."""
         own = {name: getattr(self, name) for name in names}
         return {name: None if part is None else change(part) for name, part in own.items()}
 
     def without_rows(self) -> Self:
-        """Without what belongs to single rows: that of a minibatch is of no use to the next one."""
+        """Drop the values of single rows, which are of no use for the next minibatch."""
         sums: dict[str, Any] = {"counts": None, "statistics": None, "dropped": None}
         return replace(self, responsibilities=self.responsibilities[:0], weights=None, **sums)
 
@@ -129,16 +129,15 @@ class Variational(Generic[D, M]):
     @classmethod
     @abstractmethod
     def started(cls, model: M, data: D, fields: dict[str, Any]) -> Self:
-        """A state with these fields of a `Variational` of independent points. Its prior is not up to date."""
+        """A state from the fields that `Variational` has for independent points; its prior is not yet updated."""
 
     def log_weights(self, log_likelihood: Tensor) -> Tensor | None:
-        """Log weights [m, T] of the components for points with log likelihoods [m, T]; None unless points are
-        independent."""
+        """Log weights [m, T] of the components given log likelihoods [m, T]; None unless points are independent."""
         return None
 
     @abstractmethod
     def weigh(self, log_likelihood: Tensor, data: D) -> Weighed:
-        """q(z) of some points, from log densities and gains [m, T]."""
+        """Compute q(z) of some points from log densities plus gains [m, T]."""
 
     def of_points(self, data: D, rows: slice) -> Tensor:
         """Responsibilities [m, T] of the points at some rows."""
@@ -146,34 +145,34 @@ class Variational(Generic[D, M]):
 
     @abstractmethod
     def with_prior(self, model: M) -> Self:
-        """The factors of the prior at their optimum, given expected counts."""
+        """Set the factors of the prior to their optimum given expected counts."""
 
     @abstractmethod
     def prior_kl(self, model: M) -> Tensor:
-        """KL of the factors of the prior, [] float64, or a bound of it from above."""
+        """The KL of the factors of the prior, [] float64, or an upper bound of it."""
 
     @abstractmethod
     def reordered(self, model: M) -> Self:
-        """Components in their best order, if that raises the bound."""
+        """Put the components into their best order if that raises the bound."""
 
     def joined(self, kept: int, absorbed: int) -> Self:
-        """As if the points of one component were with another, in all that q(z) has beside responsibilities."""
+        """Merge component `absorbed` into `kept` in all variables of q(z) except responsibilities."""
         return self
 
     @abstractmethod
     def standing_for(self, rows: D, num_data: int, num_units: float) -> Self:
-        """The sums over these rows, scaled as if the rows stood for so many points or steps, in so many units."""
+        """Scale the sums over these rows to `num_data` points or steps that count `num_units`."""
 
     @abstractmethod
     def towards(self, target: Self, model: M, rho: float) -> Self:
-        """The factors of the prior a step of size rho towards what the points of a target say."""
+        """Take a step of size rho of the prior's factors towards their optimum for the points of `target`."""
 
 
-# -- what models have --------------------------------------------------------------------------------------------------
+# -- parts of models ---------------------------------------------------------------------------------------------------
 
 
 def family_of(model: Mixture | StateSpace | BNMC) -> ExponentialFamily:
-    """The family of a model; NotImplementedError unless it is conjugate."""
+    """The likelihood of a model; NotImplementedError unless it is conjugate."""
     family = model.likelihood
     if not isinstance(family, ExponentialFamily):
         raise NotImplementedError(
@@ -184,42 +183,42 @@ def family_of(model: Mixture | StateSpace | BNMC) -> ExponentialFamily:
 
 
 def loss_of(model: Model) -> Loss | None:
-    """The margin loss; None of a model without targets."""
+    """The margin loss; None for a model without targets."""
     labelled: Any = model
     return labelled.loss if "loss" in model.get_params(deep=False) else None
 
 
 def see(q: Ridge, points: Data, model: Mixture | StateSpace, log_weights: Tensor | None = None) -> OwnSide | BothSides:
-    """What classifiers expect of points: of their own components, or of all, where these repel.
+    """Expected pseudo-observations of points, for their own components or, where components repel, for all hyperplanes.
 
-    log_weights : [m, T] or None, how points that are weighed apart divide among the components but for the gains
+    log_weights : [m, T] or None, the terms of log q(z) of independent points except the gains
     """
     return sides_of(model).expect(points.features, q, points.targets, model.loss, log_weights, points.loss_weights)
 
 
-# -- one update for each factor: its optimum given the others ----------------------------------------------------------
+# -- updates: the optimum of each factor given the others --------------------------------------------------------------
 
 
 def update_factors(state: State, data: Placed, model: Mixture | StateSpace) -> State:
-    """All factors but q(z)."""
+    """Update all factors except q(z)."""
     known = summed(state, data, model).with_prior(model)
     moved = update_classifiers(update_components(known, data, model), model)
-    return replace(moved, counts=state.counts, statistics=state.statistics)  # which are of these responsibilities
+    return replace(moved, counts=state.counts, statistics=state.statistics)  # those of the present responsibilities
 
 
 def summed(state: State, data: Placed, model: Mixture | StateSpace) -> State:
-    """With the sums over all points, in one exchange."""
+    """Compute the sums over all points, in one exchange of ranks."""
     return summed_with(state, data, model)[0]
 
 
 def summed_with(state: State, data: Placed, model: Mixture | StateSpace, *others: Tensor) -> tuple[State, list[Tensor]]:
-    """The same, and the sums over ranks of some other tensors [...], in the same exchange."""
+    """`summed`, and the sums over ranks of other tensors [...], in the same exchange."""
     if state.statistics is not None:
         return state, [all_sum(other) for other in others]
     points = data.points
     with among(None):
         own = family_of(model).weighted_statistics(points.X, points.counted(state.of_points(data, slice(None))))
-    if not state.separate:  # how many steps are in a state its moves say
+    if not state.separate:  # a chain's counts are those of its transitions
         statistics, *said = all_sums(own, *others)
         return replace(state, statistics=statistics), said
     counts, statistics, *said = all_sums(state.memberships.sum(0, dtype=torch.float64), own, *others)
@@ -227,19 +226,19 @@ def summed_with(state: State, data: Placed, model: Mixture | StateSpace, *others
 
 
 def update_components(state: State, data: Placed, model: Mixture | StateSpace) -> State:
-    """chi_k = chi0 + sum_n r_nk statistics(x_n), each point as often as it counts."""
+    """Set chi_k = chi0 + sum_n r_nk statistics(x_n), each point times its weight."""
     statistics = summed(state, data, model).statistics
     assert statistics is not None
     return replace(state, hyperparameters=family_of(model).prior() + statistics)
 
 
 def update_classifiers(state: State, model: Mixture | StateSpace) -> State:
-    """q(eta_k) at its optimum for the pseudo-observations as they are."""
+    """Set q(eta_k) to its optimum for the present pseudo-observations."""
     return _with_classifiers(state, state, model, 1.0)
 
 
 def _with_classifiers(state: State, target: State, model: Mixture | StateSpace, rho: float) -> State:
-    """q(eta_k) a natural step of size rho towards what the points of a target say.
+    """Take a natural-gradient step of q(eta_k) of size rho towards the optimum for the sums of `target`.
 
     Raises
     ------
@@ -252,11 +251,11 @@ def _with_classifiers(state: State, target: State, model: Mixture | StateSpace, 
 
 
 def allocate(state: State, data: Placed, model: Mixture | StateSpace, penalty: Tensor | None = None) -> State:
-    """q(z) prop. to exp of E log p(z | prior), E log p(x_n | theta_k) and the gains of classifiers; and the ELBO.
+    """Set q(z) prop. to exp(E log p(z | prior) + E log p(x_n | theta_k) + gains of classifiers), and compute the ELBO.
 
-    At this q(z) the ELBO is the sum of the log normalizers and of what all hyperplanes reject, less the KL terms. If
-    the latter are given, as the penalty [], the sum is over the points here alone. Pseudo-observations are kept as
-    sums, responsibilities as long as they are few.
+    At this q(z) the ELBO is the sum of the log normalizers and of the rejection terms of all hyperplanes, minus the KL
+    terms. If the KL terms are given as `penalty` [], the sum is over this rank's points alone. Pseudo-observations are
+    kept as sums; responsibilities are kept if they need little memory.
     """
     keep = not state.separate or keep_rows(data.points, model.truncation)
     sums = Sums(family_of(model), data.points, model.truncation, keep=keep)
@@ -273,7 +272,7 @@ def allocate(state: State, data: Placed, model: Mixture | StateSpace, penalty: T
 
 
 def union(state: State, data: Placed, model: Mixture | StateSpace, kept: int, absorbed: int) -> State:
-    """The sums, at these classifiers, as if the points of a second component were with the first."""
+    """The sums that result if the points of component `absorbed` move to `kept`, with the present classifiers."""
     sums = Sums(family_of(model), data.points, model.truncation, keep=False)
     for rows, some in chunks(state.separate, data, model):
         seen = see(state.classifiers, some.points, model)
@@ -283,12 +282,12 @@ def union(state: State, data: Placed, model: Mixture | StateSpace, kept: int, ab
 
 
 def best_places(state: State, data: Placed, model: Mixture | StateSpace, seen: OwnSide | BothSides) -> Tensor:
-    """Responsibilities [m, T] of points at their optimum, given what classifiers expect of them."""
+    """The optimal responsibilities [m, T] of points, given their expected pseudo-observations."""
     return state.weigh(log_density(state, data.points, model) + seen.gain, data).responsibilities
 
 
 def joined(responsibilities: Tensor, kept: int, absorbed: int) -> Tensor:
-    """Responsibilities [n, T] with the points of a second component in the first."""
+    """Responsibilities [n, T] after component `absorbed` is merged into `kept`."""
     r = responsibilities.clone()
     r[:, kept] += r[:, absorbed]
     r[:, absorbed] = 0
@@ -296,7 +295,7 @@ def joined(responsibilities: Tensor, kept: int, absorbed: int) -> Tensor:
 
 
 def chunks(separate: bool, data: Placed, model: Mixture | StateSpace) -> Iterator[tuple[slice, Any]]:
-    """Rows of points with their data, in pieces where points are weighed apart."""
+    """Slices of the points with their data; one slice for all unless points are independent."""
     if not separate:
         yield slice(None), data
         return
@@ -310,8 +309,10 @@ def log_density(state: Variational[Any, Any], points: Data, model: Mixture | Sta
 
 
 def move(state: State, target: State, model: Mixture | StateSpace, rho: float) -> State:
-    """The state without rows, its factors a step of size rho, in natural parameters: towards the components of a
-    target, and towards what its points say of the prior and of the hyperplanes."""
+    """Take a step of size rho in natural parameters towards `target`, and drop the rows of the state.
+
+    The components move towards those of `target`; the prior and the hyperplanes move to the optimum for its points.
+    """
     chi = torch.lerp(state.hyperparameters, target.hyperparameters, rho)
     moved = _with_classifiers(state.without_rows(), target, model, rho)
     return replace(moved, hyperparameters=chi).towards(target, model, rho)
@@ -326,7 +327,7 @@ def kl(state: Variational[Any, Any], model: Mixture | StateSpace) -> Tensor:
 
 
 def components_kl(state: Variational[Any, Any], model: Mixture | StateSpace) -> Tensor:
-    """KL of q(theta) and q(eta) from their priors, [] float64."""
+    """The KL of q(theta) and q(eta) from their priors, [] float64."""
     family = family_of(model).kl(state.hyperparameters).sum(dtype=torch.float64)
     return family + state.classifiers.kl(model.weight_scale).sum(dtype=torch.float64)
 

@@ -1,8 +1,8 @@
-"""Batches of rows that come one after another: a variational posterior goes on from where it stands.
+"""Updates of a variational posterior by batches of rows that arrive one after another.
 
-A batch of n rows after M others is a stochastic step with N = M + n points, of which the batch stands for all, and of
-size (N / n + delay)^-forgetting (docs/derivations/scale, "Stochastic steps"; Hoffman et al. 2013). What the posterior
-holds is all that is needed, so the rows of earlier batches may be gone, and a saved posterior goes on as well.
+A batch of n rows after M earlier ones is a stochastic step for N = M + n points, all represented by the batch, with
+size (N / n + delay)^-forgetting (docs/derivations/scale, "Stochastic steps"; Hoffman et al. 2013). The posterior holds
+all that is needed: the rows of earlier batches may be gone, and a saved posterior can be updated too.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""The rules by which a variational posterior meets the labels: what these add to the bound, and how q(eta) moves.
+"""The rules of SVI for labels: their terms of the bound, and the updates of q(eta).
 
-"gibbs"      the natural rule: E of the loss, by the bound of `Loss.expect`; q(eta) = N(mu, V), and the spread counts
+"gibbs"      the natural rule: E of the loss, by the bound of `Loss.expect`; q(eta) = N(mu, V) has a learnt covariance
 "averaging"  the loss of the expected scores, g = -log phi; q(eta) = N(mu, nu^2 I), whose mean solves an SVM
 
-The second is that of Zhu, Chen & Xing (2011, 2014): docs/derivations/regbayes.md. Either is asked with the
-`Evidence` of rows, which has their expected `features` [N, P]. Structures add what the labels say of their own
-latent variables.
+"averaging" is the rule of Zhu, Chen & Xing (2011, 2014): docs/derivations/regbayes.md. Both rules take the `Evidence`
+of rows, with expected `features` [N, P]. Each structure adds the labels' terms for its own latent variables.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ from ..classifiers.ridge import Ridge
 from ..classifiers.scored import Scored
 from ..distributed.collectives import all_sum
 
-LAST_GAP = 1e-9  # relative, of the dual at the end of a fit
+LAST_GAP = 1e-9  # relative duality gap at the end of a fit
 
 
 class Learned(NamedTuple):
-    """q(eta) of K sets of C classifiers, and the dual that the next one starts from."""
+    """q(eta) of K sets of C classifiers, and the start of the next dual."""
 
     mean: Tensor  # [K, P, C]
-    precision_tril: Tensor  # [K, C, P, P]; [K, 0, P, P] where the spread is that of the prior
-    tilt: Tensor  # [N, C]; [0, C] where there is none
-    gap: Tensor  # [] float64 of the last dual, as a fraction of its objective; NaN where there was none
+    precision_tril: Tensor  # [K, C, P, P]; [K, 0, P, P] if the covariance is that of the prior
+    tilt: Tensor  # [N, C] dual variables; [0, C] if there is no dual
+    gap: Tensor  # [] float64, relative duality gap of the last dual; NaN if there was none
 
     @property
     def q(self) -> Ridge:
@@ -41,41 +40,41 @@ class Learned(NamedTuple):
 
     @property
     def solved(self) -> dict[str, Tensor]:
-        """What a posterior keeps of the last dual, its gap []; nothing where there was none."""
+        """The draws' entry of the last dual's gap []; empty if there was no dual."""
         return {} if self.gap.isnan() else {"duality_gap": self.gap}
 
 
 class Rule(Protocol):
-    """A rule of SVI: what the labels add to the bound, and how the classifiers are updated."""
+    """A rule of SVI: the labels' terms of the bound, and the updates of the classifiers."""
 
     name: ClassVar[str]
-    has_dual: ClassVar[bool]  # q(eta) is found up to a gap, which the end of a fit closes
+    has_dual: ClassVar[bool]  # whether q(eta) is found up to a duality gap, which the end of a fit closes
 
     def require(self, loss: Loss) -> None:
-        """Raise NotImplementedError, which says what to do, unless the loss has what the rule reads of it."""
+        """Raise NotImplementedError, with a remedy, unless the loss has what the rule needs."""
 
     def prior(self, num_sets: int, num_features: int, num_scores: int, weight_scale: float, like: Tensor) -> Ridge:
-        """q(eta) at N(0, nu^2 I), means [K, P, C]."""
+        """q(eta) = N(0, nu^2 I) with means [K, P, C]."""
 
     def update(self, said: Evidence, old: Learned, *limits: DualLimits) -> Learned:
-        """q(eta) at its optimum; a dual is solved to the first of the limits that makes it better than the old one."""
+        """Set q(eta) to its optimum; a dual is solved within the first of `limits` that improves on `old`."""
 
     def step(self, said: Evidence, old: Learned, rho: float) -> Learned:
-        """q(eta) a step of size rho towards the optimum for the rows of a minibatch."""
+        """Take a step of q(eta) of size rho towards the optimum for the rows of a minibatch."""
 
     def bound(self, said: Evidence, old: Learned) -> Tensor:
-        """What the labels and q(eta) add to the bound, [] float64."""
+        """The labels' terms of the bound, and those of q(eta), [] float64."""
 
 
-@dataclass(frozen=True)  # equal in every process, as the keys of tables must be
+@dataclass(frozen=True)  # equal in every process, since rules are keys of dictionaries
 class Natural:
-    """The expected loss, for losses with `expect`: natural gradients."""
+    """The expected loss, for losses with `expect`; natural-gradient steps."""
 
     name: ClassVar[str] = "gibbs"
     has_dual: ClassVar[bool] = False
 
     def require(self, loss: Loss) -> None:
-        """Losses with `expect`."""
+        """Require `expect` of the loss."""
         if not loss.has_expectation:
             loss.expect(*torch.zeros(3, 1))
 
@@ -88,24 +87,24 @@ class Natural:
         return self.step(said, old, 1.0)
 
     def step(self, said: Evidence, old: Learned, rho: float) -> Learned:
-        """V^-1 and V^-1 mu move by rho."""
+        """Move V^-1 and V^-1 mu by rho."""
         q = said.step(old.q, rho)
         return old._replace(mean=q.mean, precision_tril=q.precision_tril)
 
     def bound(self, said: Evidence, old: Learned) -> Tensor:
-        """Expected log factors, by their bound, less KL(q(eta) || p(eta)), []."""
+        """The bound of the expected log factors, minus KL(q(eta) || p(eta)), []."""
         return said.bound(old.q)
 
 
 @dataclass(frozen=True)
 class Averaging:
-    """The loss of expected scores, for convex losses with a conjugate."""
+    """The loss of expected scores, for convex losses with a conjugate; SVMs and subgradient steps."""
 
     name: ClassVar[str] = "averaging"
     has_dual: ClassVar[bool] = True
 
     def require(self, loss: Loss) -> None:
-        """Losses with a conjugate."""
+        """Require a conjugate of the loss."""
         if loss.target == "level":
             raise NotImplementedError(
                 f"loss is {loss!r}, in which a score meets several thresholds: its convex conjugate, which "
@@ -121,7 +120,7 @@ class Averaging:
         return Ridge(q.mean, q.precision_tril[:, :0])
 
     def update(self, said: Evidence, old: Learned, *limits: DualLimits) -> Learned:
-        """The SVM on the expected features; its cost is no higher than before."""
+        """Solve the SVM on the expected features; its cost is no higher than before."""
         once = said.row_weights is None or (said.row_weights == 1).all()
         return by_dual(replace(said, row_weights=None) if once else said, old, *limits)
 
@@ -137,7 +136,7 @@ class Averaging:
 
 
 def by_dual(cost: Scored, old: Learned, *limits: DualLimits) -> Learned:
-    """Means [K, P, C] of the SVM, its dual started at the old tilts [N, C]; the next limits only if it is no better."""
+    """Means [K, P, C] of the SVM, from the old tilts [N, C]; a further one of `limits` if none has improved yet."""
     fit = start = estimate(cost, old.mean, old.tilt if len(old.tilt) else None)
     for each in limits:
         fit = solved(cost, fit, each)

@@ -1,7 +1,7 @@
-"""How a variational fit runs, whatever the structure: coordinate ascent, or stochastic steps on minibatches.
+"""How a variational fit of any structure runs: coordinate ascent, or stochastic steps on minibatches.
 
-Stochastic steps start from coordinate ascent on some rows, which also settles how many components there are, and end
-with a few full sweeps where the data are tensors.
+Stochastic steps start from coordinate ascent on some rows, which also determines the number of components. If the data
+are tensors, a few full sweeps follow.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from .backend import SVI
 from .factors import Variational, loss_of
 from .rules import NATURAL, RULES, Rule
 
-NUM_FIRST = 5_000  # rows from which a stochastic fit starts
+NUM_FIRST = 5_000  # rows on which a stochastic fit starts
 
 
 class State(Protocol):
-    """What all variational posteriors have."""
+    """The properties that all variational states have."""
 
     @property
     def bound(self) -> Tensor:
@@ -38,19 +38,19 @@ class State(Protocol):
 
     @property
     def num_data(self) -> int:
-        """How many rows it has factors of."""
+        """The number of rows with factors in the state."""
 
     @property
     def total_weight(self) -> float:
-        """How much its rows count in all."""
+        """The sum of the weights of these rows."""
 
 
 class Rows(Protocol):
-    """What all data have."""
+    """The properties that all data have."""
 
     @property
     def span(self) -> tuple[int, int]:
-        """Where they start among those of all ranks, and how many all are."""
+        """The number of this rank's first row among the rows of all ranks, and the number of all rows."""
 
     @property
     def num_data(self) -> int:
@@ -63,42 +63,42 @@ M = TypeVar("M", bound=Model)
 
 
 class Minibatch(NamedTuple, Generic[D]):
-    """Data that stand for all."""
+    """Data that represent all data."""
 
     data: D
-    scale: float  # points, sequences or blocks in all, for each one here
+    scale: float  # number of all points, sequences or blocks, divided by the number of those here
 
 
 @dataclass(frozen=True)
 class Stochastic(Generic[S, D, M]):
-    """What stochastic steps of a structure need beside its coordinate ascent."""
+    """The functions for stochastic steps of a structure, in addition to its coordinate ascent."""
 
-    first: Callable[..., D]  # (data, number of rows, generator) -> about as many of them
-    count: Callable[[D], float]  # how much the points count in all, or the number of sequences
-    extrapolate: Callable[[S, D, M, int, float], S]  # (state, rows, model, num_data, num_units): they stand for all
-    minibatch: Callable[..., Minibatch[D]]  # (data, size, generator) -> what a step sees
+    first: Callable[..., D]  # (data, number of rows, generator) -> about that many rows
+    count: Callable[[D], float]  # sum of the weights of the points, or the number of sequences
+    extrapolate: Callable[[S, D, M, int, float], S]  # (state, rows, model, num_data, num_units) -> state for all data
+    minibatch: Callable[..., Minibatch[D]]  # (data, size, generator) -> minibatch
     sweep: Callable[[S, Minibatch[D], M, float], S]  # (state, minibatch, model, rho) -> state
     read: Callable[..., tuple[M, Stream[D]]]  # (source, block size, model, number of first rows)
-    assign: Callable[[S, D, M], Tensor] | None = None  # components [n]: all that streams keep of rows
-    climb: Callable[[S, D, M], S] | None = None  # a sweep on the rows from which steps start; None: `Steps.sweep`
+    assign: Callable[[S, D, M], Tensor] | None = None  # (state, rows, model) -> components [n], which streams keep
+    climb: Callable[[S, D, M], S] | None = None  # a sweep on the first rows; None: `Steps.sweep`
 
 
 @dataclass(frozen=True)
 class Steps(Generic[S, D, M]):
-    """The functions of one structure under one rule, of which its kernels are made."""
+    """The functions of one structure under one rule, from which kernels are made."""
 
     state: type[S]
     init: Callable[[M, D, torch.Generator], S]
-    sweep: Callable[[S, D, M], S]  # of coordinate ascent
-    complete: Callable[[S, D, M], S]  # the state with the responsibilities of all rows
-    draw: Callable[[S, Any, M], Draw]  # what the posterior keeps, of data or of a stream
-    stochastic: Stochastic[S, D, M] | None = None  # None: all rows are seen in every sweep
+    sweep: Callable[[S, D, M], S]  # one sweep of coordinate ascent
+    complete: Callable[[S, D, M], S]  # computes the responsibilities of all rows
+    draw: Callable[[S, Any, M], Draw]  # the draw for the posterior, from data or a stream
+    stochastic: Stochastic[S, D, M] | None = None  # None: every sweep needs all rows
     rows: str = "responsibilities"  # field of the state that `complete` fills
-    warn: Callable[[list[Draw], Any], None] = warn_if_full  # of a truncation that binds
-    polish: Callable[[S, D, M], S] | None = None  # the state with its dual solved to rounding
+    warn: Callable[[list[Draw], Any], None] = warn_if_full  # warns about a truncation that is too small
+    polish: Callable[[S, D, M], S] | None = None  # solves the state's dual to rounding error
 
     def kernel(self, backend: SVI, model: M) -> Kernel:
-        """Coordinate ascent, or stochastic steps on minibatches, with the options of the backend bound."""
+        """The kernel of coordinate ascent, or of stochastic steps on minibatches, with the options of `backend`."""
         return Kernel(
             state=self.state,
             init=partial(self._init, backend=backend),
@@ -123,7 +123,7 @@ class Steps(Generic[S, D, M]):
 
     @property
     def _stochastic(self) -> Stochastic[S, D, M]:
-        assert self.stochastic is not None  # by `StepsByRule.check`
+        assert self.stochastic is not None  # checked in `StepsByRule.check`
         return self.stochastic
 
     # -- tensors -------------------------------------------------------------------------------------------------------
@@ -144,8 +144,7 @@ class Steps(Generic[S, D, M]):
         return self._stochastic.sweep(state, batch, model, size)
 
     def _finish(self, state: S, data: D, model: M) -> S:
-        """A fit that was stopped amid its stochastic steps has the responsibilities of a batch; those of all rows are
-        computed here."""
+        """Complete the state: after stochastic steps it holds the responsibilities of a batch; then `polish` it."""
         if state.num_data != data.num_data:
             return self.complete(state, data, model)
         return state if self.polish is None else self.polish(state, data, model)
@@ -162,7 +161,7 @@ class Steps(Generic[S, D, M]):
         rows = on_all(lambda: data.at(step), "go on")
         units = self._stochastic.count(rows)
         size = _step_size(step, data.num_units / data.largest, data.num_data, backend)
-        # in proportion to its rows, or those of a small last batch would weigh more than others over an epoch
+        # in proportion to the rows, or the rows of a small last batch would have more weight than others
         size = size * min(1.0, units / data.largest)
         return self._stochastic.sweep(state, Minibatch(rows, data.num_units / units), model, size)
 
@@ -174,18 +173,18 @@ class Steps(Generic[S, D, M]):
         return whole
 
     def _draw_stream(self, state: S, data: Stream[D], model: M) -> Draw:
-        """The components of the first rows, and nothing else of N or N x T numbers."""
+        """The draw with the components of the first rows, and without any other array of N rows."""
         found, assign = self.draw(state, data, model), self._stochastic.assign
         if assign is None:
             return found
-        with among(None):  # ranks may have more of these blocks or fewer
+        with among(None):  # the number of blocks may differ between ranks
             found[LABELS] = torch.cat([assign(state, batch, model) for batch in data.sampled()])
         return {name: value for name, value in found.items() if name != self.rows}
 
     # -- both ----------------------------------------------------------------------------------------------------------
 
     def _settle(self, first: D, model: M, generator: torch.Generator, backend: SVI) -> S:
-        """Coordinate ascent on the first rows, no longer than components may merge: stochastic steps do the rest."""
+        """Run coordinate ascent on the first rows until merges end and the bound settles; stochastic steps follow."""
         state, climb = self.init(model, first, generator), self._stochastic.climb or self.sweep
         for _ in range(_FIRST_SWEEPS):
             before = state.bound
@@ -198,22 +197,22 @@ class Steps(Generic[S, D, M]):
 
 @dataclass(frozen=True)
 class StepsByRule(Generic[M]):
-    """What `SVI` has of a structure: its steps under the rules that serve a model."""
+    """The steps of a structure under each rule that serves a model."""
 
     steps: Callable[[SVI, M], dict[Rule, Steps[Any, Any, M]]]
     require: Callable[[M], object] = lambda model: None  # raises unless a model has what all rules need
-    splits: bool = False  # whether ranks may have rows each, by the natural rule
-    splits_sources: bool = False  # whether they may have a source of rows each
+    splits: bool = False  # whether ranks can share the rows under the natural rule
+    splits_sources: bool = False  # whether each rank can have its own source of rows
 
     def alone(self, backend: SVI, model: M) -> str:
-        """Which fit to take in place of one of several ranks; "" where they may."""
+        """What to change so that ranks can share the rows; "" if nothing."""
         natural = backend.rule == NATURAL.name
         if self.splits and natural:
             return ""
         return "fit on one rank, without group" if natural else f'take rule="{NATURAL.name}"'
 
     def check(self, backend: SVI, model: M) -> None:
-        """Raise NotImplementedError, with what to do, unless model and options have what the rule needs."""
+        """Raise NotImplementedError, with a remedy, unless model and options have what the rule needs."""
         self.require(model)
         steps, loss = self.of(backend, model), loss_of(model)
         if loss is not None:
@@ -233,7 +232,7 @@ class StepsByRule(Generic[M]):
         return steps.stream(backend, model, source)
 
     def of(self, backend: SVI, model: M) -> Steps[Any, Any, M]:
-        """The steps of a fit; NotImplementedError if the rule has none for the model."""
+        """The steps under the backend's rule; NotImplementedError if the model has none."""
         found = self.steps(backend, model).get(RULES[backend.rule])
         if found is None:
             raise NotImplementedError(
@@ -249,10 +248,10 @@ def _at_once(backend: SVI, model: object) -> str:
 
 
 def _step_size(step: int, num_batches: float, num_data: int, backend: SVI) -> float:
-    """Of a batch, of which so many are all data; the first rows count as the batches that they would make."""
+    """The step size with `num_batches` batches in all data; the first rows count as steps already made."""
     made = num_batches * min(1.0, NUM_FIRST / num_data)
     return float((step + 1 + backend.delay + made) ** -backend.forgetting)
 
 
 _FIRST_SWEEPS = 50
-_BLOCK = 4096  # rows of a source in a step, unless batch_size says another number
+_BLOCK = 4096  # rows of a source in a step, if batch_size is None

@@ -1,10 +1,11 @@
-"""A block of features of rows with a margin, compiled: the optimum of -H(p) - o p + g(s + p w), feature after feature.
+"""Compiled updates of a block of features for rows with a margin: each minimizes -H(p) - o p + g(s + p w).
 
-g is a hinge of all scores together (`visit_joint`), or a sum of hinges of each (`visit_hinges`). Along w it is made of
-lines, so that logit p = o + pull, where the pull is minus a slope of g and falls at a few breaks. In most rows the pull
-at the old p is also the pull at the new p that it gives, which is then the optimum. In the others the optimum lies
-between the two: the breaks are walked over until p lies within a piece, or on a break. Rows are independent: a few at a
-time stay in a cache.
+p is the feature's probability, o its log odds, s are the scores without it and w is its slope in them. g is a hinge of
+all scores together (`visit_joint`) or a sum of hinges of single scores (`visit_hinges`). It is piecewise linear in p,
+so that logit p = o + pull, where the pull is minus the slope of g and falls at breakpoints. In most rows the pull at
+the old p equals the pull at the p that it gives, which is then the optimum. In the other rows the optimum lies between
+the two, and the breakpoints are visited until p lies within a piece or on a breakpoint. Rows are independent; `ROWS` at
+a time stay in a cache.
 """
 
 import math
@@ -19,16 +20,16 @@ ROWS = 128
 
 
 class Room(NamedTuple):
-    """What is written to for some rows; compiled code makes no arrays, and so counts no references to them."""
+    """Buffers for `ROWS` rows; compiled code then allocates no arrays and counts no references to them."""
 
     odds: np.ndarray  # [B, ROWS]
-    own: np.ndarray  # [C, ROWS] their lines or rests
-    rows: np.ndarray  # [6, ROWS] those below
+    own: np.ndarray  # [C, ROWS] scores, as lines or rests
+    rows: np.ndarray  # [6, ROWS], with the row numbers defined below
     breaks: np.ndarray  # [2, C]
 
     @classmethod
     def of(cls, slopes: np.ndarray) -> Self:
-        """Room for slopes [B, C]."""
+        """Buffers for slopes [B, C]."""
         B, C = slopes.shape
         return cls(*(np.empty(shape, slopes.dtype) for shape in ((B, ROWS), (C, ROWS), (6, ROWS), (2, C))))
 
@@ -39,10 +40,10 @@ _PULL, _PULL_AHEAD = _TOP, _RISE
 
 @lean_entry
 def visit_joint(logits, coupling, psi, lines, slopes, masses, room):
-    """Set psi [B, N] to their optimum in turn for g = mass max_c line_c; lines [C, N] follow.
+    """Set psi [B, N] feature by feature to the optimum for g = mass max_c line_c; the lines [C, N] are updated.
 
-    logits [B, N] are by all but g; coupling [B, B] says how much a feature takes from the logits of another, the
-    diagonal from its own; slopes [B, C] what it adds to the lines; masses are [1, N].
+    logits [B, N] are log odds without g. coupling [B, B] is subtracted from the other features' logits per change of a
+    feature; its diagonal from its own. slopes [B, C] are the features' slopes in the lines; masses are [1, N].
     """
     odds, own, rows, _ = room
     for first in range(0, psi.shape[1], ROWS):
@@ -70,7 +71,7 @@ def visit_joint(logits, coupling, psi, lines, slopes, masses, room):
 
 @lean_entry
 def visit_hinges(logits, coupling, psi, rests, slopes, heights, room):
-    """The same for g = sum_c height_c (-rest_c)_+, with rests and heights [C, N]."""
+    """As `visit_joint`, for g = sum_c height_c (-rest_c)_+ with rests and heights [C, N]."""
     odds, own, rows, breaks = room
     for first in range(0, psi.shape[1], ROWS):
         start, size = some_rows(first, psi.shape[1], ROWS)
@@ -97,7 +98,7 @@ def visit_hinges(logits, coupling, psi, rests, slopes, heights, room):
 
 @inner
 def _take(source, start, size, target):
-    """Some columns of a table."""
+    """Copy columns start, ..., start + size - 1 of a table."""
     for c in range(len(source)):
         for i in range(size):
             target[c, i] = source[c, start + i]
@@ -105,7 +106,7 @@ def _take(source, start, size, target):
 
 @inner
 def _give(source, target, start, size):
-    """Write them back."""
+    """Copy the buffer back to these columns."""
     for c in range(len(source)):
         for i in range(size):
             target[c, start + i] = source[c, i]
@@ -113,7 +114,10 @@ def _give(source, target, start, size):
 
 @inner
 def _walk_lines(ends, logit, mass, lines, slopes, j, i, first):
-    """Between the old p and the one ahead, over the upper envelope of line + slope (p - old p), from its first line."""
+    """The optimal p between the old p and `ahead`, along the upper envelope of line + slope (p - old p).
+
+    `first` is the height and slope of the envelope at the old p.
+    """
     (p, ahead), (height, rise) = ends, first
     side = 1.0 if ahead > p else -1.0
     while True:
@@ -133,7 +137,7 @@ def _walk_lines(ends, logit, mass, lines, slopes, j, i, first):
 
 @inner
 def _walk_hinges(ends, given, rests, slopes, j, i, heights, n, breaks):
-    """Between the old p and the one ahead, over the breaks in their order, from logit and pull at the old p."""
+    """The optimal p between the old p and `ahead`, visiting the breakpoints in order, from the pull at the old p."""
     (p, ahead), (logit, pull) = ends, given
     side = 1.0 if ahead > p else -1.0
     reach, count = side * (ahead - p), 0
@@ -160,7 +164,7 @@ def _walk_hinges(ends, given, rests, slopes, j, i, heights, n, breaks):
 
 @inner
 def _pull(rests, slopes, j, heights, start, size, rows, pull):
-    """The pull of all hinges after a change of p."""
+    """The pull of all hinges at p + change."""
     for i in range(size):
         rows[pull, i] = 0.0
     for c in range(len(rests)):
@@ -172,7 +176,7 @@ def _pull(rests, slopes, j, heights, start, size, rows, pull):
 
 @inner
 def _highest(lines, slopes, j, size, rows, top, rise):
-    """The height and slope of the highest line where p has changed."""
+    """The height and slope of the highest line at p + change."""
     for i in range(size):
         rows[top, i] = -math.inf
     for c in range(len(lines)):
@@ -185,7 +189,7 @@ def _highest(lines, slopes, j, size, rows, top, rise):
 
 @inner
 def _follow(scores, slopes, odds, coupling, j, size, rows):
-    """Scores + change slope; and a change of feature j is passed on to the features after it."""
+    """Add change times slope to the scores; subtract the coupling from the logits of later features."""
     for c in range(len(scores)):
         w = slopes[j, c]
         for i in range(size):

@@ -1,11 +1,10 @@
-"""The factors of a truncated latent feature model, the update of each, and the bound.
+"""The factors of a truncated latent feature model, their updates, and the bound.
 
     q = q(pi) q(h) prod_nk Bernoulli(z_nk; psi_nk) prod_d N(w_d; Phi_d, A_d^-1) prod Gamma(precisions) q(eta)
 
 Each update maximizes the bound given the other factors. Auxiliary variables of entries and margins have their optimal
-factor whenever they are read: `LinearLikelihood.expect` and `Loss.expect` (docs/derivations/latent-features, "Mean
-field"). What the
-labels do is up to a rule (`svi/rules.py`).
+factor whenever they are used: `LinearLikelihood.expect` and `Loss.expect` (docs/derivations/latent-features, "Mean
+field"). The treatment of the labels depends on a rule (`svi/rules.py`).
 """
 
 from __future__ import annotations
@@ -32,21 +31,21 @@ from ..rules import Learned
 
 @dataclass(frozen=True, kw_only=True)
 class VariationalFeatures:
-    """A variational posterior of K features of N points; D columns, P inputs, C scores."""
+    """The factors of K features of N points; D columns, P inputs, C scores."""
 
     features: OfRows  # [N, K] psi
     a: Tensor  # [K] float64, of the sticks' or probabilities' Beta(a, b)
     b: Tensor  # [K] float64
     concentration: Tensor  # [2] float64, Gamma(shape, rate), or (alpha, 1)
     loadings: Tensor  # [K, D] Phi
-    loading_tril: Tensor  # [U, K, K] Cholesky factors of the precisions A of the U kinds of columns
-    kind: Tensor  # [D], the kind of each column
+    loading_tril: Tensor  # [U, K, K] Cholesky factors of the distinct precision matrices A
+    kind: Tensor  # [D], which of the U matrices each column has
     precisions: Tensor  # [H, 2] float64, Gamma(shape, rate) of the likelihood's H hyperparameters with a law
     weights: Tensor  # [K + P, C] mean of q(eta)
-    weights_tril: Tensor  # [C, K + P, K + P] of its precisions; [0, K + P, K + P] where they stay at the prior
-    tilt: OfRows  # [N, C] dual variables, from which the next SVM starts; [0, C] where there are none
+    weights_tril: Tensor  # [C, K + P, K + P] Cholesky factors of its precisions; [0, K + P, K + P]: as in the prior
+    tilt: OfRows  # [N, C] dual variables at which the next dual starts; [0, C] if there is none
     bound: Tensor  # [] float64, the ELBO, or its estimate from the last minibatch
-    duality_gap: Tensor  # [] float64, of the last dual, as a fraction of its objective; NaN where there was none
+    duality_gap: Tensor  # [] float64, relative duality gap of the last dual; NaN if there was none
     row_weights: OfRows | None = None  # [N] how many times each row counts; None: once
 
     @property
@@ -67,7 +66,7 @@ class VariationalFeatures:
 
     @cached_property
     def loading_moments(self) -> LoadingMoments:
-        """Phi and the covariances."""
+        """Phi and the posterior covariances of the loadings."""
         return LoadingMoments(self.loadings, torch.cholesky_inverse(self.loading_tril), self.kind)
 
     @cached_property
@@ -83,28 +82,28 @@ class VariationalFeatures:
         return Learned(self.weights.unsqueeze(0), self.weights_tril.unsqueeze(0), self.tilt, self.duality_gap)
 
     def with_learned(self, found: Learned) -> VariationalFeatures:
-        """With another q(eta)."""
+        """Replace q(eta)."""
         weights = found.mean[0].contiguous()
         return replace(
             self, weights=weights, weights_tril=found.precision_tril[0], tilt=found.tilt, duality_gap=found.gap
         )
 
     def with_sticks(self, q: FeatureFactors) -> VariationalFeatures:
-        """With another q(pi) and q(alpha)."""
+        """Replace q(pi) and q(alpha)."""
         return replace(self, a=q.a, b=q.b, concentration=q.concentration)
 
     def with_loadings(self, loadings: Loadings) -> VariationalFeatures:
-        """With another q(W)."""
+        """Replace q(W)."""
         return replace(self, loadings=loadings.mean, loading_tril=loadings.precision_tril, kind=loadings.which)
 
     def without_rows(self) -> VariationalFeatures:
-        """Without what belongs to single rows: that of a minibatch is of no use to the next one."""
+        """Drop the values of single rows, which are of no use for the next minibatch."""
         none = torch.full_like(self.duality_gap, torch.nan)
         return replace(self, features=self.features[:0], tilt=self.tilt[:0], duality_gap=none, row_weights=None)
 
 
 def expected_hyper(state: VariationalFeatures, model: FeatureModel) -> Hyper:
-    """Expected hyperparameters of the likelihood, and of each with a law the mean of its logarithm, `log_name`."""
+    """Expected hyperparameters of the likelihood; for learned ones also the expected logarithm, `log_name`."""
     h: Hyper = model.likelihood.start(state.precisions)
     for name, (shape, rate) in zip(learned(state, model), state.precisions, strict=True):
         h |= {name: shape / rate, f"log_{name}": torch.digamma(shape) - rate.log()}
@@ -112,29 +111,29 @@ def expected_hyper(state: VariationalFeatures, model: FeatureModel) -> Hyper:
 
 
 def learned(state: VariationalFeatures, model: FeatureModel) -> dict[str, Gamma]:
-    """The laws of the likelihood's hyperparameters that have one, in double precision."""
+    """The prior laws of the likelihood's learned hyperparameters, in double precision."""
     laws = model.likelihood.hyperpriors(state.precisions.new_zeros(()))
     return {name: law for name, law in laws.items() if law is not None}
 
 
-# -- one update for each factor: its optimum given the others ----------------------------------------------------------
+# -- updates: the optimum of each factor given the others --------------------------------------------------------------
 
 
 def update_features(
     state: VariationalFeatures, data: FeatureData, model: FeatureModel, margin: Margin | None
 ) -> VariationalFeatures:
-    """Feature after feature, all rows at once: logit psi_nk = E log odds + gain of the entries + margin."""
+    """Update feature after feature, all rows at once: logit psi_nk = E log odds + gain of the entries + margin."""
     return replace(state, features=sweep_features(binary_rows(state, data, model), state.features, margin=margin))
 
 
 def binary_rows(state: VariationalFeatures, data: FeatureData, model: FeatureModel) -> BinaryRows:
-    """The rows with what all factors but the features say of these."""
+    """The rows, with the other factors' expectations that their bits need."""
     log_odds, h = model.prior.log_odds(state.sticks).to(data.X), expected_hyper(state, model)
     return BinaryRows(data.X, data.observed, model.likelihood, h, log_odds, state.loading_moments)
 
 
 def gather(state: VariationalFeatures, data: FeatureData, model: FeatureModel, scale: float = 1.0) -> Sums:
-    """What the factors of all rows together see of the features, `scale` times."""
+    """The sums over rows, multiplied by `scale`, that updates of the global factors need."""
     h = expected_hyper(state, model)
     if is_gaussian(model.likelihood, h, data.X):
         return sum_rows(state.features, data, observe_gaussian(data.X, model.likelihood, h), scale)
@@ -151,7 +150,7 @@ def update_loadings(state: VariationalFeatures, sums: Sums, model: FeatureModel)
 def update_precisions(
     state: VariationalFeatures, data: FeatureData, model: FeatureModel, sums: Sums, scale: float = 1.0
 ) -> VariationalFeatures:
-    """Gamma(shape + half the number of what it scales, rate + half their expected squares)."""
+    """Set Gamma(shape + n / 2, rate + E squares / 2), n the number of variables that each precision scales."""
     laws = learned(state, model)
     if not laws:
         return state
@@ -168,14 +167,14 @@ def update_precisions(
 def update_sticks(
     state: VariationalFeatures, data: FeatureData, model: FeatureModel, sums: Sums, scale: float = 1.0
 ) -> VariationalFeatures:
-    """q(pi), then q(alpha)."""
+    """Update q(pi), then q(alpha)."""
     return state.with_sticks(model.prior.update(state.sticks, sums.counts, scale * data.total_weight))
 
 
 def update_globals(
     state: VariationalFeatures, data: FeatureData, model: FeatureModel, scale: float = 1.0
 ) -> tuple[VariationalFeatures, Sums]:
-    """Loadings, precisions and sticks for features of rows that count `scale` times; what they saw of them."""
+    """Update loadings, precisions and sticks for rows that count `scale` times; also returns the sums."""
     sums = gather(state, data, model, scale)
     state = update_precisions(update_loadings(state, sums, model), data, model, sums, scale)
     return update_sticks(state, data, model, sums, scale), sums
@@ -184,11 +183,10 @@ def update_globals(
 def global_targets(
     state: VariationalFeatures, data: FeatureData, model: FeatureModel, sums: Sums, scale: float
 ) -> VariationalFeatures:
-    """Loadings, precisions, sticks and q(h), each at its optimum given the *current* values of all the others.
+    """The optimum of loadings, precisions, sticks and q(h), each given the *present* values of all other factors.
 
-    Each is then affine in the sums over the rows, so that the targets of minibatches average to that of all rows. At
-    the new values of other factors it would not be: precisions at loadings that were fitted to few rows see too little
-    noise.
+    Each is then affine in the sums over rows, so that the targets of minibatches average to that of all rows. Given
+    updated factors it would not be: precisions given loadings that were fitted to few rows underestimate the noise.
     """
     sticks = model.prior.update_sticks(state.sticks, sums.counts, scale * data.total_weight)
     concentration = model.prior.update_concentration(state.sticks).concentration
@@ -199,9 +197,9 @@ def global_targets(
 
 
 def move_globals(state: VariationalFeatures, target: VariationalFeatures, rho: float) -> VariationalFeatures:
-    """q(W), the precisions, q(pi) and q(alpha) a step of size rho towards those of a target; q(eta) stays.
+    """Take a step of size rho of q(W), the precisions, q(pi) and q(alpha) towards those of `target`; q(eta) stays.
 
-    Columns that were of one kind, and are of one kind in the target, share a matrix.
+    Columns that share a matrix both in the state and in the target share one afterwards.
     """
     codes = state.kind * len(target.loading_tril) + target.kind
     pairs, kind = torch.unique(codes, return_inverse=True)
@@ -234,8 +232,10 @@ def _apply(matrices: Tensor, state: VariationalFeatures) -> Tensor:
 def generative_bound(
     state: VariationalFeatures, data: FeatureData, model: FeatureModel, sums: Sums, scale: float = 1.0
 ) -> Callable[[], Tensor]:
-    """The bound without labels, [] float64: E log p(X, Z, W, h) / q, rows counted `scale` times. It is known with the
-    next sum over all ranks."""
+    """The bound without labels, E log p(X, Z, W, h) / q, [] float64; rows count `scale` times.
+
+    Returns a function of no arguments; its sum over ranks joins the next exchange.
+    """
     h = expected_hyper(state, model)
     X, mean, square, counted, whole = entries(state, data, model, sums, scale)
     fit = (counted * model.likelihood.expected_log_density(X, mean, square, h)).sum(dtype=torch.float64)
@@ -248,7 +248,7 @@ def generative_bound(
 def loadings_kl(state: VariationalFeatures, model: FeatureModel) -> Tensor:
     """KL of q(W) from N(0, 1 / p_d), [] float64, expected over q(p)."""
     h, (K, D) = expected_hyper(state, model), state.loadings.shape
-    geometric = h | {name: h[f"log_{name}"].exp() for name in learned(state, model)}  # means
+    geometric = h | {name: h[f"log_{name}"].exp() for name in learned(state, model)}  # of learned ones
     precision, typical = (model.likelihood.loading_precision(means, D) for means in (h, geometric))
     log_det = 2 * state.loading_tril.diagonal(dim1=-2, dim2=-1).double().log().sum(-1)[state.kind]
     return (precision * state.loading_squares.double() + log_det - K * (1 + typical.log())).sum() / 2
@@ -266,22 +266,22 @@ def precisions_kl(state: VariationalFeatures, model: FeatureModel) -> Tensor:
 
 
 class Entries(NamedTuple):
-    """The rows for which the likelihood is computed, or one row that stands for them."""
+    """The rows for which the likelihood is computed, or one row with the same sums as all rows."""
 
     X: Tensor  # [M, D]
-    mean: Tensor  # [M, D] of the predictor
-    square: Tensor  # [M, D] expected
-    counted: Tensor  # [M, D] or [M, 1]
-    whole: bool  # they stand for the rows of all machines
+    mean: Tensor  # [M, D], expected linear predictor
+    square: Tensor  # [M, D], expected square of the predictor
+    counted: Tensor  # [M, D] or [M, 1], weight of each entry; 0 where missing
+    whole: bool  # one row represents the rows of all ranks
 
 
 def entries(
     state: VariationalFeatures, data: FeatureData, model: FeatureModel, sums: Sums, scale: float = 1.0
 ) -> Entries:
-    """The entries with the moments of their predictors.
+    """The entries with the moments of their linear predictors.
 
-    Of Gaussian entries density and evidence see only sums over the rows: of r^2, r m and E m^2, r = x - offset. One row
-    that counts R times and has their means stands for all of them, without products of [N, K] and [K, D].
+    Density and evidence of Gaussian entries depend only on sums over rows of r^2, r m and E m^2, with r = x - offset.
+    One row that counts R times and has their means replaces all rows, which saves products of [N, K] and [K, D].
     """
     moments, h = state.loading_moments, expected_hyper(state, model)
     if sums.precision is None or not is_gaussian(model.likelihood, h, data.X):
@@ -299,7 +299,7 @@ def entries(
 
 
 def _entropy(features: Tensor) -> Tensor:
-    """Of the bits of each row, [N], from probabilities [N, K]; on a CPU a few rows at a time stay in its cache."""
+    """The entropy [N] of the bits of each row, from probabilities [N, K], in chunks that stay in a CPU's cache."""
     some, tiny = features.split(256 if features.is_cpu else len(features)), torch.finfo(features.dtype).tiny
     logs = ((p * p.clamp(min=tiny).log(), 1 - p) for p in some)
     return -torch.cat([torch.addcmul(own, rest, rest.clamp(min=tiny).log()).sum(1) for own, rest in logs])

@@ -1,7 +1,8 @@
-"""Where variational features start: they open one after another, as long as the bound rises; or at random, for labels.
+"""Starts of variational latent features: they are opened one by one while the bound rises, or drawn at random.
 
-A new feature takes a direction in which the entries leave much to explain, and has the rows on one side of the middle.
-From features at random all of the truncation would be used, and the bound would stay far below.
+A new feature starts in a direction in which much of the entries is unexplained; it is given to the rows on one side of
+the midpoint. Random features are for models with labels only: without labels they would use the whole truncation, with
+a bound far below.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .factors import VariationalFeatures, expected_hyper, generative_bound, upda
 def grown(
     state: VariationalFeatures, data: FeatureData, model: FeatureModel, generator: torch.Generator
 ) -> VariationalFeatures:
-    """The state with as many features as the bound bears, all other factors at their optimum."""
+    """Open features one by one as long as the bound rises, with all other factors at their optimum."""
     K, used = state.features.shape[1], 0
     state = _settled(replace(state, features=torch.zeros_like(state.features)), data, model, num_sweeps=0)
     while used < K:
@@ -36,15 +37,14 @@ def grown(
 def scattered(
     state: VariationalFeatures, data: FeatureData, model: FeatureModel, generator: torch.Generator
 ) -> VariationalFeatures:
-    """The state after a few sweeps from features at random: as many as there may be, for classifiers to choose from."""
+    """Take a few sweeps from random features, as many as the truncation allows, for classifiers to choose from."""
     (N, K), device = state.features.shape, state.features.device
     bits = own_draws(N, lambda n, stream: torch.randint(2, (n, K), generator=stream, device=device), generator)
     return _settled(_with_bits(state, 0, bits), data, model, num_sweeps=5)
 
 
 def _with_bits(state: VariationalFeatures, first: int, bits: Tensor) -> VariationalFeatures:
-    """Features from `first` on probable where bits [N, J] say so: away from one half, so that each determines its
-    loading at once."""
+    """Set features `first`, `first` + 1, ... to 0.9 where bits [N, J] are True, else to 0.1."""
     features = state.features.clone()
     features[:, first : first + bits.shape[1]] = 0.1 + 0.8 * bits.to(features)
     return replace(state, features=features)
@@ -53,7 +53,7 @@ def _with_bits(state: VariationalFeatures, first: int, bits: Tensor) -> Variatio
 def _settled(
     state: VariationalFeatures, data: FeatureData, model: FeatureModel, num_sweeps: int = 3
 ) -> VariationalFeatures:
-    """The state after some sweeps without labels, with its bound."""
+    """Take some sweeps without labels and compute the bound."""
     for _ in range(num_sweeps):
         state, _ = update_globals(state, data, model)
         state = update_features(state, data, model, None)
@@ -62,7 +62,7 @@ def _settled(
 
 
 def _bits(state: VariationalFeatures, data: FeatureData, model: FeatureModel, generator: torch.Generator) -> Tensor:
-    """Rows [N] on one side of the middle of a direction: power iteration on what is left, in standard deviations."""
+    """The rows [N] on one side of the midpoint of a direction, found by power iteration on standardized residuals."""
     h, (mean, square) = expected_hyper(state, model), state.loading_moments.predictor(state.features)
     precision, shift = model.likelihood.expect(data.X, square, h, mean)
     left = data.counted.sign() * (shift - precision * mean) / precision.sqrt()
@@ -75,7 +75,7 @@ def _bits(state: VariationalFeatures, data: FeatureData, model: FeatureModel, ge
 
 
 def _middle(places: Tensor, weights: Tensor) -> Tensor:
-    """The middle [] between the means of two clusters of weighted numbers [N]: 2-means from the mean of all."""
+    """The midpoint [] between two clusters of weighted numbers [N], by 2-means from the overall mean."""
     number, total = all_sum(torch.stack([weights.sum(), (weights * places).sum()]))
     middle = total / number
     for _ in range(_NUM_MEANS):
@@ -85,5 +85,5 @@ def _middle(places: Tensor, weights: Tensor) -> Tensor:
     return middle
 
 
-_NUM_POWERS = 5  # a direction among the leading ones: restarts have different ones
+_NUM_POWERS = 5  # few, so that restarts end in different ones of the leading directions
 _NUM_MEANS = 10

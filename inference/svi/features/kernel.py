@@ -2,9 +2,9 @@
 
 A sweep is one pass of Algorithm 3 of Zhu, Chen & Xing (2014): features, loadings, precisions, sticks, classifiers, each
 at its optimum given the others, so that the bound never falls (docs/derivations/latent-features, "Mean field";
-docs/derivations/scale, "Stochastic steps"). The rule of the
-backend says what the labels do: "gibbs" for the expected loss, "averaging" for the loss of expected scores
-(`svi/rules.py`, `margins`). Under the latter the ELBO is minus the objective of the paper, no bound of the evidence.
+docs/derivations/scale, "Stochastic steps"). The backend's rule determines the labels' terms: "gibbs" for the expected
+loss, "averaging" for the loss of expected scores (`svi/rules.py`, `margins`). Under "averaging" the ELBO is minus the
+objective of the paper, which is not a bound of the evidence.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from .factors import (
 from .growth import grown, scattered
 from .margins import MARGINS, evidence
 
-SWEEP_LIMITS = DualLimits(1e-3, 45)  # of the dual in one sweep; the next one goes on from there
-LAST_LIMITS = DualLimits(LAST_GAP, 4000)  # so many that a joint hinge of up to 2,000 weights ends in Newton steps
+SWEEP_LIMITS = DualLimits(1e-3, 45)  # of the dual in one sweep; the next sweep continues from there
+LAST_LIMITS = DualLimits(LAST_GAP, 4000)  # enough passes for a joint hinge of up to 2,000 weights to reach Newton steps
 
 
 def init(model: FeatureModel, data: FeatureData, generator: torch.Generator, *, rule: Rule) -> VariationalFeatures:
-    """Features that the entries bear, or where classifiers see them features at random, then the first classifiers."""
+    """Features that the entries support, or with labels random features; then the first classifiers."""
     start = scattered if data.targets.shape[1] else grown
     state, sums = update_globals(start(prior_state(model, data, rule), data, model, generator), data, model)
     return with_bound(update_classifiers(state, data, model, rule), data, model, sums, rule)
@@ -56,8 +56,8 @@ def init(model: FeatureModel, data: FeatureData, generator: torch.Generator, *, 
 
 
 def sweep(state: VariationalFeatures, data: FeatureData, model: FeatureModel, *, rule: Rule) -> VariationalFeatures:
-    """Features, loadings, precisions, sticks, then classifiers; each block maximizes the bound given the others."""
-    if state.num_data != data.num_data:  # the first full sweep after stochastic steps
+    """Update features, loadings, precisions, sticks, then classifiers; each maximizes the bound given the others."""
+    if state.num_data != data.num_data:  # so in the first full sweep after stochastic steps
         state = complete(state, data, model, rule=rule)
     state = update_features(state, data, model, partial(MARGINS[rule], state, data, model))
     state, sums = update_globals(state, data, model)
@@ -72,14 +72,14 @@ def update_classifiers(
     scale: float = 1.0,
     limits: DualLimits = SWEEP_LIMITS,
 ) -> VariationalFeatures:
-    """q(eta) at its optimum for rows that count `scale` times; a dual approaches it within `limits`."""
+    """Set q(eta) to its optimum for rows that count `scale` times; a dual is solved within `limits`."""
     return state.with_learned(rule.update(evidence(state, data, model, scale), state.learned, limits))
 
 
 def with_bound(
     state: VariationalFeatures, data: FeatureData, model: FeatureModel, sums: Sums, rule: Rule, scale: float = 1.0
 ) -> VariationalFeatures:
-    """The state with its bound, rows counted `scale` times."""
+    """Compute the bound, with rows that count `scale` times."""
     without_labels = generative_bound(state, data, model, sums, scale)
     labels = rule.bound(evidence(state, data, model, scale), state.learned)
     return replace(state, bound=without_labels() + labels)
@@ -91,7 +91,7 @@ def with_bound(
 def complete(
     state: VariationalFeatures, data: FeatureData, model: FeatureModel, *, rule: Rule, num_sweeps: int = 30
 ) -> VariationalFeatures:
-    """The features of all rows of the data given the other factors, by sweeps over the features."""
+    """Compute the features of all rows of the data given the other factors, by sweeps over the features."""
 
     def margin(rows: Tensor) -> Margin:
         return partial(MARGINS[rule], state, data if len(rows) == data.num_data else data.rows(rows), model)
@@ -103,7 +103,7 @@ def complete(
 def extrapolate(
     state: VariationalFeatures, rows: FeatureData, model: FeatureModel, num_data: int, num_units: float, *, rule: Rule
 ) -> VariationalFeatures:
-    """Factors as if the rows were rows like them that count `num_units` in all: where stochastic steps start."""
+    """The start of stochastic steps: factors as if there were rows like these that count `num_units` in all."""
     scale = num_units / rows.total_weight
     state, _ = update_globals(state, rows, model, scale)
     return update_classifiers(state, rows, model, rule, scale).without_rows()
@@ -112,9 +112,9 @@ def extrapolate(
 def stochastic_sweep(
     state: VariationalFeatures, batch: Minibatch[FeatureData], model: FeatureModel, rho: float, *, rule: Rule
 ) -> VariationalFeatures:
-    """Natural parameters move by rho towards the optimum of a batch that stands for all rows, each given all others.
+    """Move natural parameters by rho towards the optimum for a batch, scaled to represent all rows.
 
-    The recorded bound is the batch's estimate at the factors from before the step.
+    The recorded bound is the batch's estimate at the factors before the step.
     """
     rows, scale = batch.data, batch.scale
     local = complete(state, rows, model, rule=rule, num_sweeps=_NUM_LOCAL)
@@ -125,11 +125,11 @@ def stochastic_sweep(
     return move_globals(local.with_learned(learned), target, rho).without_rows()
 
 
-# -- where it starts ---------------------------------------------------------------------------------------------------
+# -- the start ---------------------------------------------------------------------------------------------------------
 
 
 def prior_state(model: FeatureModel, data: FeatureData, rule: Rule) -> VariationalFeatures:
-    """Features at one half, every other factor at its prior."""
+    """Features with probability 1/2, and every other factor at its prior."""
     X, K, (N, C), D = data.X, model.truncation, data.targets.shape, data.X.shape[1]
     double = X.new_zeros((), dtype=torch.float64)
     q, size = model.prior.initial(double, K), K + data.inputs.shape[1]
@@ -154,11 +154,11 @@ def prior_state(model: FeatureModel, data: FeatureData, rule: Rule) -> Variation
     )
 
 
-# -- what the backend asks ---------------------------------------------------------------------------------------------
+# -- for the backend ---------------------------------------------------------------------------------------------------
 
 
 def summary(state: VariationalFeatures, data: FeatureData, model: FeatureModel) -> Draw:
-    """What the posterior keeps."""
+    """The draw that the posterior keeps."""
     K, h = state.features.shape[1], expected_hyper(state, model)
     covariance = state.loading_moments.covariance
     assert covariance is not None
@@ -176,7 +176,7 @@ def summary(state: VariationalFeatures, data: FeatureData, model: FeatureModel) 
 
 
 def steps_by(rule: Rule) -> Steps[VariationalFeatures, FeatureData, FeatureModel]:
-    """The steps of a rule."""
+    """The functions of a fit under a rule."""
     steps: Any = partial(extrapolate, rule=rule), partial(stochastic_sweep, rule=rule), stream_points
     return Steps(
         state=VariationalFeatures,

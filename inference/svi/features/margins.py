@@ -1,6 +1,6 @@
-"""What the labels say of one feature after another, under either rule; and what classifiers see of the bits.
+"""The labels' terms in updates of single features, under either rule, and the features that classifiers see.
 
-Of the averaging rule it is the exact optimum of each feature (Algorithm 3 of Zhu, Chen & Xing, 2014;
+Under the averaging rule each update is the exact optimum of a feature (Algorithm 3 of Zhu, Chen & Xing, 2014;
 docs/derivations/latent-features, "Mean field").
 """
 
@@ -23,19 +23,19 @@ from .factors import FeatureModel, VariationalFeatures
 
 
 def evidence(state: VariationalFeatures, data: FeatureData, model: FeatureModel, scale: float = 1.0) -> Evidence:
-    """What rows that count `scale` times say of the classifiers."""
+    """The rows as `Evidence` for the classifiers; each counts `scale` times."""
     features, variance = seen_bits(state.features, data)
     times = scale * data.row_weights.squeeze(1)
     return Evidence(features, data.targets, model.loss, model.weight_scale, times, variance=variance)
 
 
 def seen_bits(psi: Tensor, data: FeatureData) -> tuple[Tensor, Tensor]:
-    """What classifiers see of independent bits with probabilities [N, K], beside the inputs: means and variances."""
+    """Means and variances of what classifiers see: independent bits with probabilities [N, K], and the inputs."""
     return torch.cat([psi, data.inputs], 1), psi * (1 - psi)
 
 
 def averaged_margin(state: VariationalFeatures, data: FeatureData, model: FeatureModel, psi: Tensor) -> Settle:
-    """p [N] that minimizes -H(p) - o p + loss(scores of the other features + p mu_k), from psi [N, K]."""
+    """The update p [N] that minimizes -H(p) - o p + loss(scores of the other features + p mu_k), from psi [N, K]."""
     scores, slope = model.scores(psi, data.inputs, state.weights), state.weights[: psi.shape[1]]
     return compiled_margin(model.loss, data.targets, scores, slope) or Settle(
         partial(halve, model.loss, data.targets, scores, slope)
@@ -43,7 +43,7 @@ def averaged_margin(state: VariationalFeatures, data: FeatureData, model: Featur
 
 
 def expected_margin(state: VariationalFeatures, data: FeatureData, model: FeatureModel, psi: Tensor) -> Settle:
-    """o + sum_c [ b_c mu_kc - u_c (B_kk / 2 + sum_{j != k} B_jk E a_j) ],  B = mu_c mu_c^T + V_c, from psi [N, K]."""
+    """Adds sum_c [ b_c mu_kc - u_c (B_kk / 2 + sum_{j != k} B_jk E a_j) ] to o; B = mu_c mu_c^T + V_c, psi [N, K]."""
     K, mean = psi.shape[1], state.weights
     scores, variance = (part.squeeze(1) for part in moments_of(*seen_bits(psi, data), state.learned.q))
     precision, shift = (part.expand_as(scores) for part in model.loss.expect(scores, variance, data.targets))
@@ -62,9 +62,10 @@ def expected_margin(state: VariationalFeatures, data: FeatureData, model: Featur
 
 
 def halve(loss: Loss, targets: Tensor, scores: Tensor, slope: Tensor, k: int, log_odds: Tensor, psi: Tensor) -> Tensor:
-    """The root of logit p = o + slope . d log phi / df (scores + p slope), which falls in p: by halving, any loss.
+    """The root of logit p = o + slope . d log phi / df (scores + p slope), found by bisection, for any loss.
 
-    Scores [N, C] follow, in place; slope [K, C] is what each feature adds to them.
+    The right-hand side falls in p. The scores [N, C] are updated in place; slope [K, C] are the features' slopes in
+    them.
     """
     before, slope = psi[k], slope[k]
     rest = scores - before.unsqueeze(1) * slope
@@ -77,7 +78,7 @@ def halve(loss: Loss, targets: Tensor, scores: Tensor, slope: Tensor, k: int, lo
     for _ in range(_NUM_HALVINGS):
         middle = (low + high) / 2
         at = pulled(middle.sigmoid())
-        above = at > middle  # the root lies between the two
+        above = at > middle  # the root lies between `middle` and `at`
         low, high = (
             torch.where(above, middle, torch.maximum(low, at)),
             torch.where(above, torch.minimum(high, at), middle),
@@ -88,9 +89,9 @@ def halve(loss: Loss, targets: Tensor, scores: Tensor, slope: Tensor, k: int, lo
 
 
 def compiled_margin(loss: Loss, targets: Tensor, scores: Tensor, slope: Tensor) -> Settle | None:
-    """The same, compiled, for a joint hinge and for losses made of lines, on the CPU; None for others.
+    """A compiled `halve` for joint hinges and piecewise linear losses on a CPU; None for other losses.
 
-    Such a loss is tilts [N, C] times scores, which add to the log odds at once, and hinges.
+    Such a loss is the sum of a linear term, tilts [N, C] times scores, which joins the log odds, and of hinges.
     """
     joint, box = joint_hinge(loss), loss.box(targets)
     if not host.on_cpu(targets) or (joint is None and (box is None or box.curvature)):
@@ -107,7 +108,7 @@ def compiled_margin(loss: Loss, targets: Tensor, scores: Tensor, slope: Tensor) 
         assert box is not None
         visit, tilts = _numba_rows.visit_hinges, box.lower
         lines, heights = scores - box.linear, box.upper - box.lower
-        if box.tube:  # from one bound to 0, and from 0 to the other
+        if box.tube:  # two hinges: from one bound to 0, and from 0 to the other
             lines, heights = torch.cat([lines + box.tube, lines - box.tube], 1), torch.cat([box.upper, -box.lower], 1)
             weights = slope.repeat(1, 2)
     columns, forces = (part.T.contiguous().numpy() for part in (lines, heights.to(scores)))

@@ -1,6 +1,6 @@
-"""What Dirichlet laws of many words expect, compiled; see `blocks`.
+"""Compiled expectations under Dirichlet laws of many words; see `blocks`.
 
-All is arithmetic without a branch, so that several words go at once.
+The arithmetic has no branches, so that it is vectorized over words.
 """
 
 import math
@@ -8,7 +8,7 @@ import math
 from ....models.compiled.scalars import log
 from ...compiled.decorators import entry
 
-# prod_j (1 - j u) over j = 1..9, and its derivative, by rising powers of u
+# coefficients of prod_j (1 - j u) over j = 1..9, and of its derivative, by rising powers of u
 _Q = (1.0, -45.0, 870.0, -9450.0, 63273.0, -269325.0, 723680.0, -1172700.0, 1026576.0, -362880.0)
 _D = (-45.0, 1740.0, -28350.0, 253092.0, -1346625.0, 4342080.0, -8208900.0, 8212608.0, -3265920.0)
 _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
@@ -16,10 +16,10 @@ _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 @entry
 def expect_logs(table, prior, totals, expected):
-    """Fill expected [V, T] with digamma(chi) - totals; sum (chi - prior) expected - log Gamma(chi).
+    """Set expected [V, T] to digamma(chi) - totals; return the sum of (chi - prior) expected - log Gamma(chi).
 
-    chi > 0 is the table [V, T]; prior [V]; totals [T]. The recurrence to y = chi + 10 and Stirling's series there: with
-    u = 1 / y, log Gamma(chi) = log Gamma(y) - 10 log y - log(chi u prod_{j < 10} (1 - j u)).
+    chi > 0 is the table [V, T]; prior [V]; totals [T]. A recurrence leads to y = chi + 10, where Stirling's series is
+    used: with u = 1 / y, log Gamma(chi) = log Gamma(y) - 10 log y - log(chi u prod_{j < 10} (1 - j u)).
     """
     total = 0.0
     for v in range(len(table)):
@@ -44,7 +44,7 @@ def expect_logs(table, prior, totals, expected):
 
 @entry
 def log_gammas_of_sums(table, first, second, less, out):
-    """Fill out [M] with sum_v log Gamma(table[first, v] + table[second, v] - less[v]) of a table [T, V]."""
+    """Set out [M] to sum_v log Gamma(table[first, v] + table[second, v] - less[v]) for a table [T, V]."""
     for m in range(len(out)):
         one, other, total = table[first[m]], table[second[m]], 0.0
         for v in range(len(less)):

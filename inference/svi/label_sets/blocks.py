@@ -1,10 +1,10 @@
-"""The mixture of a multi-label model: components without classifiers, a family for each block of columns.
+"""The mixture of a multi-label model: components without classifiers, and a likelihood for each block of columns.
 
     log r_nk = E log pi_k + sum_j E log p_j(x_nj | theta_kj) + const,    chi_k <- (1 - rho) chi_k + rho (chi0 + sum_n
     s r_nk t(x_n)) for a batch of which each row stands for s
 
-Blocks of columns are never copied into one array, and what the bound and the responsibilities both need of a family is
-computed once. Tables of counts are kept words first, [V, T] in memory, as products with sparse rows read them.
+Blocks of columns are never copied into one array, and terms of a likelihood that both the bound and the
+responsibilities need are computed once. Tables of counts are [V, T] in memory, as products with sparse rows read them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ State = TypeVar("State", bound=VariationalPartition)
 
 
 class Block(NamedTuple):
-    """Columns of N rows with the family of their own, and q(theta)."""
+    """A block of columns of N rows, its likelihood, and chi of q(theta)."""
 
     family: ExponentialFamily
     rows: Rows  # [N, D]
@@ -40,21 +40,21 @@ class Block(NamedTuple):
 
 
 class Law(NamedTuple):
-    """q(theta) of a family."""
+    """Expectations under q(theta) of one likelihood."""
 
-    log_density: Callable[[Rows], Tensor]  # of rows [n, D] to E log p(x_n | theta_k) [n, T]
-    kl: Tensor  # [] float64 from its prior, of all components
+    log_density: Callable[[Rows], Tensor]  # rows [n, D] -> E log p(x_n | theta_k) [n, T]
+    kl: Tensor  # [] float64, KL from its prior, summed over components
 
 
 class Expected(NamedTuple):
-    """What q(theta) expects of the rows, and how far it is from its prior."""
+    """Expectations under q(theta) of all blocks, for given rows."""
 
     log_density: Tensor  # [N, T] E log p(x_n | theta_k)
     kl: Tensor  # [] float64, of all components
 
 
 def laws_of(blocks: list[Block]) -> list[Law]:
-    """Those of the blocks, for any of their rows."""
+    """The `Law` of each block, for any of its rows."""
     return [_LAWS.get(type(family), _law)(family, chi) for family, _, chi in blocks]
 
 
@@ -66,7 +66,7 @@ def expect(blocks: list[Block]) -> Expected:
 
 
 def kl_of(laws: list[Law]) -> Tensor:
-    """Of all blocks, [] float64."""
+    """The KL of all blocks, [] float64."""
     return reduce(torch.add, (law.kl for law in laws))
 
 
@@ -76,21 +76,20 @@ def with_log_mixture(state: VariationalPartition, log_density: Tensor) -> Tensor
 
 
 def shares(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Their softmax [N, T] over the components, and its log normalizers [N]."""
+    """The softmax [N, T] of logits over the components, and the log normalizers [N]."""
     log_r = logits.log_softmax(1)
     least = math.log(torch.finfo(logits.dtype).tiny) / 2  # denormal numbers would take many times as long
     return log_r.clamp(min=least).exp(), logits.amax(1) - log_r.amax(1)
 
 
 def move(state: State, blocks: list[Block], memberships: Tensor, mixture: DPM, rho: float) -> State:
-    """Sticks and families a step of size rho towards their optimum for rows that count `memberships` [N, T]; before,
-    q(h) at its own given the sticks."""
+    """Set q(h) to its optimum, then move sticks and q(theta) by rho to the optimum for `memberships` [N, T]."""
     chi, sizes = stepped(blocks, memberships, rho)
     return replace(state.stepped(sizes, mixture, rho).without_rows(), hyperparameters=chi)
 
 
 def stepped(blocks: list[Block], memberships: Tensor, rho: float) -> tuple[Tensor, Tensor]:
-    """chi [T, S] of all blocks a step of size rho towards their optimum, 1: there; and the sizes [T] of components."""
+    """chi [T, S] of all blocks after a step of size rho to their optimum (1: the optimum), and the sizes [T]."""
     table = memberships.new_empty(sum(chi.shape[1] for _, _, chi in blocks), memberships.shape[1])
     start = 0
     with among(None):
@@ -102,17 +101,17 @@ def stepped(blocks: list[Block], memberships: Tensor, rho: float) -> tuple[Tenso
     return table.T, sizes
 
 
-# -- what unions of components have ------------------------------------------------------------------------------------
+# -- unions of components ----------------------------------------------------------------------------------------------
 
 
 def log_marginal_of_unions(family: Product, chi: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """log m [M] of the unions of pairs of components [M], from hyperparameters chi [T, S] of all."""
+    """log m [M] of the unions of M pairs of components, from hyperparameters chi [T, S] of all components."""
     own = family.own(chi)
     return reduce(torch.add, (_UNIONS.get(type(part), block_unions)(part, each, first, second) for part, each in own))
 
 
 def _unions_of_counts(family: Any, chi: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """log Gamma of all words, less that of their totals, less those of the prior."""
+    """`log_marginal_of_unions` for counts: log Gamma of all words, minus that of their total, minus the prior's."""
     if not host.on_cpu(chi):
         return block_unions(family, chi, first, second)
     prior, found = family.concentration.double().contiguous(), torch.empty(len(first), dtype=torch.float64)
@@ -122,7 +121,7 @@ def _unions_of_counts(family: Any, chi: Tensor, first: Tensor, second: Tensor) -
     return found.to(chi)
 
 
-# -- what a family expects -------------------------------------------------------------------------------------------
+# -- expectations of likelihoods ---------------------------------------------------------------------------------------
 
 
 def _law(family: ExponentialFamily, chi: Tensor) -> Law:
@@ -130,7 +129,7 @@ def _law(family: ExponentialFamily, chi: Tensor) -> Law:
 
 
 def _law_of_counts(family: Any, chi: Tensor) -> Law:
-    """Of Dirichlet laws of all words: their digammas serve the densities and the KL.
+    """The `Law` of Dirichlet laws of words: the same digammas serve the densities and the KL.
 
     KL = sum_k [A(chi0) - A(chi_k) + <chi_k - chi0, E t_k>],  A(chi) = sum_v log Gamma(chi_v) - log Gamma(sum_v chi_v)
     """

@@ -2,9 +2,9 @@
 
     q = q(v, phi) prod_k q(psi_k) prod_c N(w_c; m_c, V_c) prod_n q(z_n) q(augmentation_n | z_n)
 
-A sweep sets all global factors to their optimum given what points say (`joints`), and then the points'
-factors to theirs: the bound never falls. Of the mixture of x the updates are those of partitions, to which the labels
-give a margin (docs/derivations/label-sets, "Variational inference").
+A sweep sets all global factors to their optimum given sums over points (`joints`), and then the points' factors to
+theirs: the bound never falls. The mixture of x has the updates of partitions, to which the labels add a margin
+(docs/derivations/label-sets, "Variational inference").
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .joints import local, means, prior_of
 
 @dataclass(frozen=True, kw_only=True)
 class LabelFactors(VariationalPartition):
-    """Factors of a mixture, whose components have no classifiers, and of C classifiers."""
+    """Factors of a mixture whose components have no classifiers, and of C classifiers."""
 
     label_mean: Tensor  # [1, P, C]
     label_tril: Tensor  # [1, C, P, P]
@@ -52,7 +52,7 @@ class LabelFactors(VariationalPartition):
         return Ridge(self.label_mean, self.label_tril)
 
     def with_classifiers(self, q: Ridge) -> Self:
-        """With another q(w)."""
+        """Replace q(w)."""
         return replace(self, label_mean=q.mean, label_tril=q.precision_tril)
 
     @staticmethod
@@ -62,7 +62,7 @@ class LabelFactors(VariationalPartition):
         generator: torch.Generator,
         start: Callable[[DPM, Data, torch.Generator], VariationalPartition] = partition.init,
     ) -> dict[str, Any]:
-        """Fields at the start of the mixture of (x, y), with classifiers at their prior."""
+        """Fields of the first state of the mixture of (x, y), and classifiers at their prior."""
         first = start(model.mixture, data.points, generator)
         q = prior(1, data.features.shape[1], data.targets.shape[1], model.weight_scale, data.features)
         own = {item.name: getattr(first, item.name) for item in fields(first)}
@@ -71,25 +71,25 @@ class LabelFactors(VariationalPartition):
 
 @dataclass(frozen=True, kw_only=True)
 class CoupledLabels(LabelFactors):
-    """Factors of the mixture of x, of psi and of C classifiers, and what the points say of the last two."""
+    """Factors of the mixture of x, of psi and of C classifiers, and sums over points for the last two."""
 
     psi: Tensor  # [T, 2 C] hyperparameters
-    told: Tensor  # [T, 2 C] float64
+    told: Tensor  # [T, 2 C] float64, sums over points that are added to the hyperparameters of psi's prior
     row_precision: OfRows  # [N, C] expected pseudo-observations of the scores
     row_shift: OfRows  # [N, C]
 
     def permuted(self, order: Tensor) -> Self:
-        """Components in another order [T]."""
+        """Reorder the components [T]."""
         return replace(super().permuted(order), psi=self.psi[order], told=self.told[order])
 
     def without_rows(self) -> Self:
-        """Without what belongs to single rows."""
+        """Drop the values of single rows."""
         return replace(super().without_rows(), row_precision=self.row_precision[:0], row_shift=self.row_shift[:0])
 
 
 def init(model: BNMC, data: LabelData, generator: torch.Generator) -> CoupledLabels:
-    """The start of the mixture of (x, y), psi of its labels, and classifiers at their prior."""
-    values = CoupledLabels.start(model, data, generator, partition.seeded)  # whose responsibilities are all kept
+    """The first state of the mixture of (x, y), psi given its labels, and classifiers at their prior."""
+    values = CoupledLabels.start(model, data, generator, partition.seeded)  # with all responsibilities
     (_, chi), _ = model.family.own(values["hyperparameters"])
     labels, shares, C = data.labels.nan_to_num(), data.inputs.counted(values["responsibilities"]), data.targets.shape[1]
     ones, known = all_sums(shares.T @ labels, shares.T @ (~data.labels.isnan()).to(labels))
@@ -104,12 +104,14 @@ def init(model: BNMC, data: LabelData, generator: torch.Generator) -> CoupledLab
     return update_points(CoupledLabels(**values), data, model)
 
 
-# -- both halves of a sweep --------------------------------------------------------------------------------------------
+# -- the two halves of a sweep -----------------------------------------------------------------------------------------
 
 
 def update_points(state: CoupledLabels, data: LabelData, model: BNMC, scale: float = 1.0) -> CoupledLabels:
-    """log r_nk = E log pi_k + E log p(x_n | phi_k) + bound of E log p(y_n | psi_k, f_n) + const, what the points then
-    say of psi and w, in chunks of rows, and the ELBO if each point counts `scale` times."""
+    """Update the points' factors in chunks of rows, the sums for psi and w, and the ELBO; points count `scale` times.
+
+    log r_nk = E log pi_k + E log p(x_n | phi_k) + bound of E log p(y_n | psi_k, f_n) + const
+    """
     expected = expect(blocks_of(state, data, model))
     base = with_log_mixture(state, expected.log_density)
     total, told = torch.zeros_like(state.bound), torch.zeros_like(state.told)
@@ -133,7 +135,7 @@ def update_points(state: CoupledLabels, data: LabelData, model: BNMC, scale: flo
 
 
 def update_globals(state: CoupledLabels, data: LabelData, model: BNMC, scale: float = 1.0) -> CoupledLabels:
-    """Sticks, h, the family of x, psi and the classifiers; each point counts `scale` times."""
+    """Update sticks, h, q(phi), psi and the classifiers; each point counts `scale` times."""
     counted: Any = replace(state, responsibilities=scale * state.responsibilities)
     moved: Any = update_factors(counted, data.inputs, plain_mixture(model))
     ridge, psi = _step(state, data, model, scale, 1.0), _psi_target(state, model, scale)
@@ -147,12 +149,12 @@ def assign(state: CoupledLabels, data: LabelData, model: BNMC) -> Tensor:
 
 
 def blocks_of(state: CoupledLabels, data: LabelData, model: BNMC) -> list[Block]:
-    """The rows of x, with q(phi)."""
+    """The rows of x, and q(phi)."""
     return [Block(family_of(model), data.x, state.hyperparameters)]
 
 
 def _step(state: CoupledLabels, data: LabelData, model: BNMC, scale: float, rho: float) -> Ridge:
-    """q(w) a natural step of size rho further, for pseudo-observations as they are."""
+    """Take a natural-gradient step of q(w) of size rho, for the present pseudo-observations."""
     each = data.margins.counted(scale * torch.ones_like(data.features[:, :1]))
     sums = soft_sums(data.features, state.row_precision.unsqueeze(1), state.row_shift.unsqueeze(1), each)
     return natural_step(state.label_classifiers, sums, model.weight_scale, rho)
@@ -163,7 +165,7 @@ def _psi_target(state: CoupledLabels, model: BNMC, scale: float) -> Tensor:
 
 
 def _other_kl(state: CoupledLabels, model: BNMC) -> Tensor:
-    """KL of all global factors but q(phi) from their priors, [] float64."""
+    """The KL of all global factors except q(phi) from their priors, [] float64."""
     weights = state.label_classifiers.kl(model.weight_scale).sum(dtype=torch.float64)
     return state.prior_kl(model) + psi_kl(model, state.psi) + weights
 
@@ -177,12 +179,12 @@ def plain_mixture(model: BNMC) -> DPM:
 
 
 def unions(state: CoupledLabels, data: LabelData, model: BNMC) -> Iterator[CoupledLabels]:
-    """The most promising pairs of components as one."""
+    """The unions of the most promising pairs of components."""
     return (_pooled(state, union) for union in partition.unions(state, data, model))
 
 
 def _pooled(state: CoupledLabels, union: CoupledLabels) -> CoupledLabels:
-    """What the points say after a union: all that the absorbed component had goes to the other one."""
+    """Merge the sums for psi after a union: those of the absorbed component are added to the kept one."""
     moved = union.sizes - state.sizes
     kept, absorbed = int(moved.argmax()), int(moved.argmin())
     told = state.told.clone()
@@ -196,14 +198,14 @@ sweep, ascend = POINTS.sweep, POINTS.ascend
 
 
 def extrapolate(state: CoupledLabels, rows: LabelData, model: BNMC, num_data: int, num_units: float) -> CoupledLabels:
-    """Factors as if the rows were points like them that count `num_units` in all: where stochastic steps start."""
+    """The start of stochastic steps: factors as if there were points like these that count `num_units` in all."""
     return update_globals(state, rows, model, num_units / rows.total_weight).without_rows()
 
 
 def stochastic_sweep(state: CoupledLabels, batch: Minibatch[LabelData], model: BNMC, rho: float) -> CoupledLabels:
-    """Natural parameters move by rho towards the optimum of a batch that stands for all points.
+    """Move natural parameters by rho towards the optimum for a batch, scaled to represent all points.
 
-    The recorded bound is the batch's estimate at the factors from before the step.
+    The recorded bound is the batch's estimate at the factors before the step.
     """
     data, scale = batch
     near = update_points(state, data, model, scale)
@@ -213,20 +215,20 @@ def stochastic_sweep(state: CoupledLabels, batch: Minibatch[LabelData], model: B
     return replace(moved, psi=psi).with_classifiers(ridge)
 
 
-# -- what the backend asks ---------------------------------------------------------------------------------------------
+# -- for the backend ---------------------------------------------------------------------------------------------------
 
 
 def summary(state: CoupledLabels, data: LabelData | Stream[LabelData], model: BNMC) -> Draw:
-    """What the posterior keeps, of `LabelData` or of a stream of such."""
+    """The draw that the posterior keeps, for `LabelData` or a stream of it."""
     labels = {"label_means": means(model, state.psi), "label_hyperparameters": state.psi}
     kept = kept_of(state, data, plain_mixture(model)) | labels
     return finished_draw(kept, state.label_mean.squeeze(0), data, model)
 
 
 def kept_of(state: LabelFactors, data: LabelData | Stream[LabelData], mixture: DPM) -> Draw:
-    """What both joints keep of the mixture, and the spread of the classifiers."""
+    """The part of a draw that both joints share: the mixture, and the spread of the classifiers."""
     kept = partition.summary(state, data, mixture)
-    kept.pop("precision_tril")  # of no classifiers
+    kept.pop("precision_tril")  # components have no classifiers
     return kept | {"classifier_tril": state.label_tril.squeeze(0)}
 
 

@@ -1,14 +1,14 @@
-"""Bounds of E log p(y_n | psi_k, f_n) of the coupled multi-label joints, and what they tell psi and the classifiers.
+"""Bounds of E log p(y_n | psi_k, f_n) in the coupled multi-label joints, and sums over points for psi and classifiers.
 
-With B_1 and B_0 the bounds of E log sigma(f) and E log(1 - sigma(f)), for every point n and component k:
+Let B_1 and B_0 be the bounds of E log sigma(f) and E log(1 - sigma(f)). For every point n and component k:
 
     "and"           y = 1: E log psi + B_1;  y = 0: logsumexp over the bits (0, 0), (0, 1), (1, 0) of
                     E log(1 - psi) + B_0, E log(1 - psi) + B_1, E log psi + B_0
     "multinomial"   q(u) = Gamma(s, t), t = sum_c E g_c, and q(m_c) = Poisson(e_c) with s = n + sum_c e_c and
                     e_c = exp(digamma(s) - log t + E log g_c + B_0c)
 
-Source: docs/derivations/label-sets, "Variational inference". The second needs no array of N x T x C numbers: e is a
-product of terms of n and of k except for s, which solves one equation for each pair.
+Source: docs/derivations/label-sets, "Variational inference". "multinomial" needs no array of N x T x C numbers: e is a
+product of terms of n and of k, except for s, which solves one equation for each pair.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from ....models.likelihoods import BernoulliBeta
 
 
 class Told(NamedTuple):
-    """What points with given responsibilities say of psi and of the classifiers."""
+    """Sums and pseudo-observations for psi and the classifiers, of points with given responsibilities."""
 
-    statistics: Tensor  # [T, 2 C] float64, which are added to the prior's hyperparameters of psi
-    times: Tensor  # [N, C] how often each score is observed: its precision is that of one observation times this
+    statistics: Tensor  # [T, 2 C] float64, added to the prior's hyperparameters of psi
+    times: Tensor  # [N, C] number of observations of each score, which multiplies the precision of one
     shift: Tensor  # [N, C]
 
 
 class Local(NamedTuple):
-    """The bounds of points."""
+    """The bounds of points, and a function that returns their `Told`."""
 
     margin: Tensor  # [N, T]
-    told: Callable[[Tensor, Tensor], Told]  # of responsibilities [N, T], and these as often as each point counts
+    told: Callable[[Tensor, Tensor], Told]  # (responsibilities [N, T], the same times the points' weights) -> Told
 
 
 def prior_of(model: BNMC) -> Tensor:
@@ -47,12 +47,12 @@ def prior_of(model: BNMC) -> Tensor:
 
 
 def local(model: BNMC, labels: Tensor, bounds: tuple[Tensor, Tensor], chi: Tensor) -> Local:
-    """The bounds for labels [N, C], with (B_1, B_0) [N, C] and hyperparameters chi [T, 2 C] of psi."""
+    """The bounds for labels [N, C], given (B_1, B_0) [N, C] and hyperparameters chi [T, 2 C] of psi."""
     return _LOCAL[model.joint](labels, *bounds, chi)
 
 
 def kl(model: BNMC, chi: Tensor) -> Tensor:
-    """KL of the laws of psi from their prior, [] float64."""
+    """The KL of the laws of psi from their prior, [] float64."""
     if model.joint == "and":
         labels: Any = model.label_likelihood
         return BernoulliBeta(labels.a, labels.b).kl(chi).sum(dtype=torch.float64)
@@ -62,7 +62,7 @@ def kl(model: BNMC, chi: Tensor) -> Tensor:
 
 
 def means(model: BNMC, chi: Tensor) -> Tensor:
-    """E psi [T, C]; of "multinomial" about so, the shares of E g."""
+    """E psi [T, C]; for "multinomial" an approximation, the shares of E g."""
     a, b = chi.chunk(2, -1)
     if model.joint == "and":
         return a / (a + b)
@@ -114,7 +114,7 @@ def _counts(labels: Tensor, one: Tensor, zero: Tensor, chi: Tensor) -> Local:
 
 
 def _shape(total: Tensor, share: Tensor) -> Tensor:
-    """s [N, T] with s = n + exp(digamma(s)) H, 0 <= H < 1, of totals n [N, 1] and H [N, T]: Newton from above."""
+    """Solve s = n + exp(digamma(s)) H for s [N, T], 0 <= H [N, T] < 1, totals n [N, 1], by Newton from above."""
     n = total.clamp(min=1.0)
     s = (n / (1 - share).clamp(min=_LEAST)).expand_as(share)
     for _ in range(_NEWTON_STEPS):

@@ -2,10 +2,10 @@
 
     q = q(v, phi, psi, z) prod_c N(w_c; m_c, V_c) prod_nc q(omega_nc)
 
-The first factor is that of the mixture of (x, y), whose updates are those of partitions; the others a ridge of one
-component that holds all points. They are independent in the posterior of joint P, so that the two bounds add up
-(docs/derivations/label-sets, "Variational inference", which corrects the algorithm of the supplement: its draws of w
-become q(w)).
+The first factor is that of the mixture of (x, y), with the updates of partitions. The other factors are those of a
+ridge regression with one component that holds all points. Both parts are independent in the posterior of joint P, so
+that their bounds add up (docs/derivations/label-sets, "Variational inference", which corrects the algorithm of the
+supplement: its draws of w become q(w)).
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from .coupled import CoupledLabels, LabelFactors, kept_of
 
 @dataclass(frozen=True, kw_only=True)
 class VariationalLabels(LabelFactors):
-    """`LabelFactors` that are independent; `bound` is of both."""
+    """`LabelFactors` of two independent parts; `bound` is the sum of both bounds."""
 
-    margin_bound: Tensor  # [] float64, what the classifiers add to the bound
+    margin_bound: Tensor  # [] float64, the classifiers' bound
 
     @property
     def mixture(self) -> VariationalLabels:
-        """The same with the bound of the mixture alone, which its steps compare."""
+        """The state with the bound of the mixture alone, which the mixture's updates compare."""
         return replace(self, bound=self.bound - self.margin_bound)
 
 
 def init(model: BNMC, data: LabelData, generator: torch.Generator) -> VariationalLabels:
-    """The start of the mixture, and classifiers at their prior."""
+    """The first state of the mixture, and classifiers at their prior."""
     values = VariationalLabels.start(model, data, generator)
     return VariationalLabels(**values, margin_bound=torch.zeros_like(values["bound"]))
 
@@ -60,18 +60,18 @@ def init(model: BNMC, data: LabelData, generator: torch.Generator) -> Variationa
 
 
 def update_classifiers(state: VariationalLabels, data: LabelData, model: BNMC, scale: float = 1.0) -> VariationalLabels:
-    """q(w) at its optimum for pseudo-observations at the factors as they are; a point counts `scale` times."""
+    """Set q(w) to its optimum for pseudo-observations at the present factors; points count `scale` times."""
     return state.with_classifiers(evidence(data, model, scale).step_with_moments(state.label_classifiers)[0])
 
 
 def evidence(data: LabelData, model: BNMC, scale: float = 1.0) -> Evidence:
-    """What points that each count `scale` times say of the classifiers."""
+    """The points as `Evidence` for the classifiers; each counts `scale` times."""
     times = data.margins.counted(scale * torch.ones_like(data.features[:, 0]))
     return Evidence(data.features, data.targets, model.loss, model.weight_scale, times)
 
 
 def _bounded(state: VariationalLabels, data: LabelData, model: BNMC) -> VariationalLabels:
-    """A state whose bound is of the mixture, with that of both."""
+    """Add the classifiers' bound to the bound of the mixture."""
     margin = evidence(data, model).bound(state.label_classifiers)
     return replace(state, margin_bound=margin, bound=state.bound + margin)
 
@@ -80,7 +80,7 @@ def _bounded(state: VariationalLabels, data: LabelData, model: BNMC) -> Variatio
 
 
 def update_factors(state: VariationalLabels, data: LabelData, model: BNMC) -> VariationalLabels:
-    """All factors of the mixture but q(z), at their optimum."""
+    """Set all factors of the mixture except q(z) to their optimum."""
     if state.statistics is not None:
         moved = state.with_prior(model.mixture)
         return replace(moved, hyperparameters=model.family.prior() + state.statistics)
@@ -89,7 +89,7 @@ def update_factors(state: VariationalLabels, data: LabelData, model: BNMC) -> Va
 
 
 def update_points(state: VariationalLabels, data: LabelData, model: BNMC) -> VariationalLabels:
-    """q(z) at its optimum, and the bound of the mixture there; responsibilities are kept as long as they are few."""
+    """Set q(z) to its optimum and compute the mixture's bound; responsibilities are kept if they need little memory."""
     laws = laws_of(blocks_of(state, data, model))
     sums = Sums(model.family, data.inputs, model.truncation, keep=keep_rows(data.inputs, model.truncation))
     total = torch.zeros_like(state.bound)
@@ -105,12 +105,12 @@ def update_points(state: VariationalLabels, data: LabelData, model: BNMC) -> Var
 
 
 def gainful(state: VariationalLabels, data: LabelData, model: BNMC) -> Iterator[VariationalLabels]:
-    """Unions that gain at the present responsibilities, made at once: at most half of the components go."""
+    """Make all unions that gain at the present responsibilities at once; at most half of the components go."""
     return unions.gainful(update_factors(state, data, model), data, model)
 
 
 def unions_of(state: VariationalLabels, data: LabelData, model: BNMC) -> Iterator[VariationalLabels]:
-    """The unions of `gainful` at once, then single pairs that may gain once other factors have been updated."""
+    """The unions of `gainful` at once, then unions of single pairs that may gain once other factors are updated."""
     yield from gainful(state, data, model)
     yield from unions.promising(update_factors(state, data, model), data, model)
 
@@ -123,7 +123,7 @@ START = Climb(update_factors, update_points, gainful)
 
 
 def sweep(state: VariationalLabels, data: LabelData, model: BNMC) -> VariationalLabels:
-    """All factors of the mixture, then those of the classifiers; no block lowers the bound."""
+    """Update the factors of the mixture, then the classifiers; no update lowers the bound."""
     moved = MIXTURE.sweep(state.mixture, data, model)
     return _bounded(update_classifiers(moved, data, model), data, model)
 
@@ -131,9 +131,9 @@ def sweep(state: VariationalLabels, data: LabelData, model: BNMC) -> Variational
 def extrapolate(
     state: VariationalLabels, rows: LabelData, model: BNMC, num_data: int, num_units: float
 ) -> VariationalLabels:
-    """Factors as if the rows were points like them that count `num_units` in all: where stochastic steps start.
+    """The start of stochastic steps: factors as if there were points like these that count `num_units` in all.
 
-    Those of the classifiers, which no sweep of the start has moved, climb until their bound rises by little.
+    No sweep has moved the classifiers yet, so their factors are updated until their bound hardly rises.
     """
     moved: Any = partition.extrapolate(state, rows.points, model.mixture, num_data, num_units)
     said = evidence(rows, model, num_units / rows.total_weight)
@@ -142,8 +142,7 @@ def extrapolate(
 
 
 def climb(said: Evidence, q: Ridge, least: float, most_steps: int) -> tuple[Ridge, Tensor]:
-    """q(w) of the classifiers alone after at most so many steps, until their bound rises by no more than `least`; and
-    that bound [] before the last step."""
+    """Update q(w) until its bound rises by at most `least`; also returns the bound [] before the last step."""
     before = bound = torch.full((), -torch.inf, dtype=torch.float64, device=q.mean.device)
     for _ in range(most_steps):
         ridge, moments = said.step_with_moments(q)
@@ -156,9 +155,9 @@ def climb(said: Evidence, q: Ridge, least: float, most_steps: int) -> tuple[Ridg
 def stochastic_sweep(
     state: VariationalLabels, batch: Minibatch[LabelData], model: BNMC, rho: float
 ) -> VariationalLabels:
-    """Natural parameters move by rho towards the optimum of a batch that stands for all points.
+    """Move natural parameters by rho towards the optimum for a batch, scaled to represent all points.
 
-    The recorded bound is the batch's estimate at the factors from before the step.
+    The recorded bound is the batch's estimate at the factors before the step.
     """
     (data, scale), mixture = batch, model.mixture
     q, said, blocks = state.label_classifiers, evidence(data, model, scale), blocks_of(state, data, model)
@@ -173,7 +172,7 @@ def stochastic_sweep(
 
 
 def settled(model: BNMC, data: LabelData, generator: torch.Generator) -> Tensor:
-    """The component [N] of each row once no union of components raises the bound of the mixture: where chains start."""
+    """The component [N] of each row after sweeps until no union raises the mixture's bound; a start for chains."""
     state = init(model, data, generator).mixture
     for _ in range(_MOST_SWEEPS):
         state = MIXTURE.sweep(state, data, model)
@@ -188,21 +187,21 @@ def assign(state: VariationalLabels, data: LabelData, model: BNMC) -> Tensor:
 
 
 def blocks_of(state: VariationalLabels, data: LabelData, model: BNMC) -> list[Block]:
-    """The rows of x and their labels, with the parts of q(theta) that are theirs."""
+    """The rows of x and the labels, each with its part of q(theta)."""
     pairs = zip(model.family.own(state.hyperparameters), (data.x, data.y), strict=True)
     return [Block(family, rows, chi) for (family, chi), rows in pairs]
 
 
-# -- what the backend asks ---------------------------------------------------------------------------------------------
+# -- for the backend ---------------------------------------------------------------------------------------------------
 
 
 def complete(state: VariationalLabels, data: LabelData, model: BNMC) -> VariationalLabels:
-    """The state with the responsibilities of all rows, and its bound."""
+    """Compute the responsibilities of all rows, and the bound."""
     return _bounded(update_points(state, data, model), data, model)
 
 
 def summary(state: VariationalLabels, data: LabelData | Stream[LabelData], model: BNMC) -> Draw:
-    """What the posterior keeps, of `LabelData` or of a stream of such."""
+    """The draw that the posterior keeps, for `LabelData` or a stream of it."""
     return label_draw(kept_of(state, data, model.mixture), state.label_mean.squeeze(0), data, model)
 
 
@@ -217,12 +216,12 @@ STEPS = Steps(
 
 
 def steps_of(model: BNMC) -> Steps[Any, LabelData, BNMC]:
-    """Those of the joint of the model."""
+    """The functions of a fit of the model's joint."""
     return coupled.STEPS if model.is_coupled else STEPS
 
 
 def require(model: BNMC) -> None:
-    """Raise unless the families are conjugate, and the loss is what a coupled joint needs."""
+    """Raise unless the likelihoods are conjugate and the loss suits a coupled joint."""
     model.require_probabilities()
     family_of(model)
 
@@ -234,9 +233,9 @@ BY_RULE = StepsByRule(lambda backend, model: {NATURAL: steps_of(model)}, require
 
 
 def restored_labels(kept: Draw, data: LabelData, model: BNMC) -> VariationalLabels | CoupledLabels:
-    """The state that a draw was made of, without rows."""
+    """Restore the state, without rows, from the draw that was made of it."""
     T, C = model.truncation, data.targets.shape[1]
-    own = prior(T, 0, 0, model.weight_scale, data.features)  # components have no classifiers
+    own = prior(T, 0, 0, model.weight_scale, data.features)  # of no classifiers
     values: dict[str, Any] = {
         **restored_fields(kept, data.points, model.family, T),
         "mean": own.mean,

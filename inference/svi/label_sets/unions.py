@@ -1,8 +1,8 @@
-"""Unions of components of a multi-label mixture, which has no classifiers: what they gain follows from sums.
+"""Unions of components of a multi-label mixture; without classifiers, their gain follows from sums.
 
-No sweep is needed to see that a union gains at the present responsibilities (`partition.unions.gain`): such unions are
-made at once, the best first, until half of the components are left. What these then explain, sweeps find: without them
-the next unions would gain as well, and all points could end in one component.
+Unions that gain at the present responsibilities (`partition.unions.gain`) need no sweep to test them: they are made at
+once, the best first, until half of the components are left. Then sweeps have to follow: without them the next unions
+would gain as well, and all points could end in one component.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ State = TypeVar("State", bound=VariationalPartition)
 
 
 def promising(state: State, data: LabelData, model: BNMC) -> Iterator[State]:
-    """The unions of single pairs that may gain once all factors have been updated."""
+    """The unions of single pairs that may gain once all factors are updated."""
     tried = pairs(state, model.mixture)
     promise = host.answers((is_promising(state, data.points, model.mixture, *pair) for pair in tried), state.sizes)
     for (kept, absorbed), promises in zip(tried, promise, strict=True):
@@ -36,11 +36,13 @@ def promising(state: State, data: LabelData, model: BNMC) -> Iterator[State]:
 
 
 def gainful(state: State, data: LabelData, model: BNMC) -> Iterator[State]:
-    """The state, whose q(theta) is at its optimum, after one union after another, each the most promising one that
-    gains, until none does or half of the components are left; nothing if none does."""
+    """Make unions one after another, each the most promising one that gains, until none does or half are left.
+
+    Yields the result once, or nothing if no union gains. q(theta) must be at its optimum.
+    """
     family, mixture, start, T = model.family, model.mixture, state, model.truncation
     own, left = family.log_marginal(state.hyperparameters), torch.nonzero(state.sizes > 0.5).squeeze(1)
-    table = own.new_full((T, T), -torch.inf)  # of block marginals alone
+    table = own.new_full((T, T), -torch.inf)  # gain of each pair in log block marginal
 
     def look(first: Tensor, second: Tensor) -> None:
         both = log_marginal_of_unions(family, state.hyperparameters, first, second)
@@ -67,7 +69,7 @@ def gainful(state: State, data: LabelData, model: BNMC) -> Iterator[State]:
 
 
 def united(state: State, model: BNMC, kept: int, absorbed: int) -> State:
-    """The points of a second component with the first: their sums add up."""
+    """Merge component `absorbed` into `kept` by adding their sums."""
     chi = state.hyperparameters.clone()
     chi[kept] += chi[absorbed] - model.family.prior()
     chi[absorbed] = model.family.prior()

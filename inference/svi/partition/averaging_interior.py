@@ -1,10 +1,10 @@
-"""The tilts of the averaging rule by an interior-point method, of all points in parallel, to any gap.
+"""The tilts (dual variables) of the averaging rule by an interior-point method, for all points in parallel, to any gap.
 
     minimize  log sum_k exp(s_k + t . f_k) - linear . t + curvature |t|^2 / 2    over lower <= t <= upper, [sum t = 0]
 
-Where few components share a point this is flat along most directions, so that steps of one entry of t at a time hardly
-lower it. Newton steps move all entries at once, with a barrier -mu log(distance) at each bound; mu falls as they
-settle.
+Where few components share a point, this function is flat in most directions, so that changing one entry of t at a time
+hardly lowers it. Newton steps move all entries at once, with a barrier -mu log(distance) at each bound; mu is reduced
+as they converge.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ....models.losses.conjugates import Box
 
 
 class Problem(NamedTuple):
-    """Of n points, T components, C scores; `Problem.of` makes it from a box without a tube."""
+    """The problems of n points, T components and C scores; `of` makes them from a box without a tube."""
 
     s: Tensor  # [n, T]
     f: Tensor  # [n, T, C]
@@ -27,24 +27,27 @@ class Problem(NamedTuple):
     lower: Tensor  # [n, C]
     upper: Tensor  # [n, C]
     curvature: float
-    balanced: bool  # tilts sum to 0
+    balanced: bool  # whether the tilts of a point sum to 0
 
     @classmethod
     def of(cls, s: Tensor, f: Tensor, box: Box, balanced: bool) -> Problem:
-        """From logits [n, T] and scores [n, T, C]. A tilt that is fixed at 0 gets the bounds -1 and 1, but its slope
-        and its scores are 0, so that nothing moves it."""
+        """From logits s [n, T] and scores f [n, T, C].
+
+        A tilt that is fixed at 0 gets the bounds -1 and 1; its slope and its scores are set to 0, so that it stays at
+        0.
+        """
         linear, lower, upper = (part.expand_as(f[:, 0]) for part in box[:3])
         free = lower < upper
         lower, upper = (torch.where(free, end.clamp(-_FAR, _FAR), one) for end, one in ((lower, -1.0), (upper, 1.0)))
         return cls(s, f * free.unsqueeze(1), linear * free, lower, upper, box.curvature, balanced)
 
     def rows(self, some: Tensor) -> Problem:
-        """That of some points, from their indices [m] or a mask [n]."""
+        """The problems of some points, from their indices [m] or a mask [n]."""
         s, f, linear, lower, upper = (part[some] for part in self[:5])
         return self._replace(s=s, f=f, linear=linear, lower=lower, upper=upper)
 
     def inside(self, t: Tensor) -> Tensor:
-        """Tilts [n, C] off their bounds, from those within them."""
+        """Move feasible tilts [n, C] off their bounds."""
         if self.balanced:
             return torch.lerp(t, self.upper - self.upper.mean(1, keepdim=True), _OFF)
         return t + _OFF * ((self.upper - t).clamp(max=1.0) - (t - self.lower).clamp(max=1.0))
@@ -54,16 +57,16 @@ class Problem(NamedTuple):
         return self.s + (self.f @ t.unsqueeze(2)).squeeze(2)
 
     def mean(self, t: Tensor) -> Tensor:
-        """Expected scores [n, C]."""
+        """The expected scores [n, C]."""
         return (self.logits(t).softmax(1).unsqueeze(1) @ self.f).squeeze(1)
 
     def cost(self, t: Tensor, mu: Tensor) -> Tensor:
-        """What a step lowers [n], with barriers of mu [n]."""
+        """The objective [n] with barriers of weight mu [n]."""
         barrier = ((t - self.lower).log() + (self.upper - t).log()).sum(1)
         return self.logits(t).logsumexp(1) + ((self.curvature / 2 * t - self.linear) * t).sum(1) - mu * barrier
 
     def step(self, t: Tensor, mu: Tensor) -> tuple[Tensor, Tensor]:
-        """Tilts [n, C] after a Newton step, as far as the bounds and the cost allow; and mu [n], less if it settled."""
+        """Tilts [n, C] after a damped Newton step, and mu [n], reduced where the step has converged."""
         low, high = t - self.lower, self.upper - t
         move, fall = self._newton(t, low, high, mu.unsqueeze(1))
         size = 0.9 / torch.maximum(move / low, -move / high).amax(1).clamp(min=0.9)
@@ -77,14 +80,14 @@ class Problem(NamedTuple):
         return t - size.unsqueeze(1) * move, torch.where(fall < mu, mu / 10, mu)
 
     def _newton(self, t: Tensor, low: Tensor, high: Tensor, mu: Tensor) -> tuple[Tensor, Tensor]:
-        """Minus the step [n, C], and how much it would lower a parabola, twice [n]."""
+        """Minus the Newton step [n, C], and twice the decrease [n] of the quadratic model."""
         r = self.logits(t).softmax(1).unsqueeze(1)
         mean = r @ self.f
         apart = self.f - mean
         slope = mean.squeeze(1) - self.linear + self.curvature * t - mu / low + mu / high
         bend = self.curvature + mu / low.square() + mu / high.square()
         others = torch.ones_like(t)
-        if self.balanced:  # what one tilt loses another gains: the one that is farthest from its bound
+        if self.balanced:  # eliminate the tilt that is farthest from its bound: it is minus the sum of the others
             one = high.argmax(1, keepdim=True)
             others.scatter_(1, one, 0.0)
             slope = slope - slope.gather(1, one)
@@ -100,9 +103,9 @@ class Problem(NamedTuple):
 def interior_tilt(
     problem: Problem, tilt: Tensor, gap: Callable[[Tensor, Tensor, Tensor], Tensor], tolerance: float
 ) -> Tensor:
-    """Tilts [n, C] from which the optimum is less than the tolerance away, from feasible ones.
+    """Tilts [n, C] with a duality gap of at most `tolerance`, from feasible ones.
 
-    gap(points, their mean scores, their tilts) [m] is the duality gap.
+    gap(points, mean scores, tilts) [m] is the duality gap of each point.
     """
     found, rows, t = tilt.clone(), torch.arange(len(tilt), device=tilt.device), problem.inside(tilt)
     mu = gap(rows, problem.mean(t), t) / t.shape[1]
@@ -116,6 +119,6 @@ def interior_tilt(
     return found
 
 
-_FAR = 1e30  # in place of no bound
-_OFF = 0.1  # of the way to the middle
+_FAR = 1e30  # replaces infinite bounds
+_OFF = 0.1  # fraction of the way to the middle
 _MOST_STEPS, _MOST_HALVINGS = 200, 30

@@ -1,12 +1,11 @@
-"""The responsibilities of one point under the averaging rule, of all points in parallel.
+"""The responsibilities of single points under the averaging rule, for all points in parallel.
 
     maximize  sum_k r_k (s_k - log r_k) - g(sum_k r_k f_k)     over the simplex, f_k [C] the scores of component k
     minimize  log sum_k exp(s_k + t . f_k) + g*(-t)            over tilts t [C]
 
-have one value, and r_k prop. to exp(s_k + t . f_k) (docs/derivations/mixtures.md). With one score the dual is a
-function of one number, and bisection finds it. With more it is a problem for an interior-point method
-(`averaging_interior`), or, where the conjugate is neither a box nor a simplex, the class that adds most to the duality
-gap takes its turn.
+have the same optimal value, and r_k prop. to exp(s_k + t . f_k) (docs/derivations/mixtures.md). With one score the dual
+has one variable and is solved by bisection. With more it is solved by an interior-point method (`averaging_interior`)
+or, if the conjugate is neither a box nor a simplex, by updates of the class that adds most to the duality gap.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def best_responsibilities(
 
 
 def _problem(s: Tensor, f: Tensor, y: Tensor, loss: Loss) -> Problem | None:
-    """Of several tilts together; None where a tube or another conjugate is in the way."""
+    """The problem for an interior-point method; None for one score, a tube or any other conjugate."""
     hinge, box = joint_hinge(loss), loss.box(y)
     if y.shape[1] == 1:
         return None
@@ -53,7 +52,7 @@ def _problem(s: Tensor, f: Tensor, y: Tensor, loss: Loss) -> Problem | None:
 
 
 def _all_at_once(problem: Problem, y: Tensor, t: Tensor, loss: Loss) -> Tensor:
-    """Tilts [n, C] at the optimum."""
+    """The optimal tilts [n, C]."""
 
     def gap(some: Tensor, mean: Tensor, t: Tensor) -> Tensor:
         return duality_gaps(loss, mean, loss.feasible(t, y[some]), y[some]).sum(1)
@@ -62,7 +61,7 @@ def _all_at_once(problem: Problem, y: Tensor, t: Tensor, loss: Loss) -> Tensor:
 
 
 def _turn_of_a_class(total: Tensor, f: Tensor, y: Tensor, t: Tensor, mean: Tensor, loss: Loss) -> Tensor:
-    """Tilts [n, C] after one class of each row has its best, from logits s + t . f [n, T] and mean scores [n, C]."""
+    """Update the tilt of one class of each row, from logits s + t . f [n, T] and mean scores [n, C]; tilts [n, C]."""
     chosen = duality_gaps(loss, mean, t, y).argmax(1, keepdim=True)
     before = t.gather(1, chosen)
     line = f.gather(2, chosen.unsqueeze(1).expand(-1, f.shape[1], -1)).squeeze(2)
@@ -71,10 +70,10 @@ def _turn_of_a_class(total: Tensor, f: Tensor, y: Tensor, t: Tensor, mean: Tenso
 
 
 def bisect(s: Tensor, f: Tensor, y: Tensor, loss: Loss, tilt: Tensor, most_steps: int = 50) -> Tensor:
-    """The t [n, 1] that minimize log sum_k exp(s_k + t f_k) + g*(-t), for s and f [n, T], of targets y [n, 1].
+    """The t [n, 1] that minimize log sum_k exp(s_k + t f_k) + g*(-t), for s and f [n, T] and targets y [n, 1].
 
     Proximal Newton steps t <- argmin g*(-u) + m (u - t) + v (u - t)^2 / 2, with m the mean and v the variance of f
-    under r(t); every other step halves the interval that is left for t = -g'(m) instead.
+    under r(t), alternate with steps that halve the remaining interval.
     """
     rows, nothing = torch.arange(len(s), device=s.device), torch.zeros_like(tilt)
     ends = f.amax(1, keepdim=True), f.amin(1, keepdim=True)
@@ -104,16 +103,16 @@ def expected(responsibilities: Tensor, scores: Tensor) -> Tensor:
 
 
 def duality_gaps(loss: Loss, score: Tensor, tilt: Tensor, targets: Tensor) -> Tensor:
-    """g(f) + g*(-t) + t f [N, C], or [N, 1] where classes meet; 0 where t is minus a slope of g at f."""
+    """g(f) + g*(-t) + t f [N, C], or [N, 1] where classes meet; 0 where -t is a subgradient of g at f."""
     gap = loss.conjugate(tilt, targets) - loss.log_factor(score, targets)
     along = tilt * score
     return gap + (along if gap.shape == along.shape else along.sum(1, keepdim=True))
 
 
 def _tolerance(like: Tensor) -> float:
-    """In nats, for each point."""
+    """The largest duality gap of a point, in nats."""
     return float(torch.finfo(like.dtype).eps ** 0.6)
 
 
-_STEPS_OF_A_TURN = 16  # of one number among several
-_MOST_TURNS = (1, 200)  # with one score, with more
+_STEPS_OF_A_TURN = 16  # with several scores
+_MOST_TURNS = (1, 200)  # updates of a class: with one score, with several

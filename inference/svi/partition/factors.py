@@ -1,8 +1,8 @@
-"""The law of z of a mixture: the place of each point is independent of all others, given the sticks.
+"""The law of z of a mixture: the components of points are independent given the sticks.
 
     q(v) q(h) prod_n q(z_n),    q(v_k) = Beta,    E log pi_k = E log v_k + sum_{j<k} E log(1 - v_j)
 
-h are the hyperparameters of the prior over partitions, which gives their factor its form (Blei & Jordan 2006).
+h are the hyperparameters of the prior over partitions, which determines the form of their factor (Blei & Jordan 2006).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class VariationalPartition(Variational[Data, Mixture]):
     """A variational posterior of the assignments of N points to T components."""
 
     sticks: Tensor  # [2, T - 1] float64, of q(v_k) = Beta
-    q: Tensor  # float64, of the prior's hyperparameters, in the form [...] that the prior gives it
+    q: Tensor  # [...] float64, factor of the prior's hyperparameters, in the prior's own form
 
     separate: ClassVar[bool] = True
 
@@ -67,17 +67,20 @@ class VariationalPartition(Variational[Data, Mixture]):
         return update_prior(update_sticks(self, model), model)
 
     def prior_kl(self, model: Mixture | BNMC) -> Tensor:
-        """KL of q(v) and q(h), [] float64. That of the sticks, with parameters (A, B) under q and (a, b) a priori, is
+        """The KL of q(v) and q(h), [] float64.
 
-        E log B(a, b) - log B(A, B) + (A - E a) E log v + (B - E b) E log(1 - v).
+        That of sticks with parameters (A, B) under q and (a, b) a priori is E log B(a, b) - log B(A, B) + (A - E a) E
+        log v + (B - E b) E log(1 - v).
         """
         prior, (A, B), (log_v, log_rest) = expected_prior(self, model), self.sticks, self.expected_log_sticks
         sticks = ((A - prior.a) * log_v + (B - prior.b) * log_rest - log_beta(A, B)).sum() + prior.log_normalizer
         return sticks + prior.kl
 
     def reordered(self, model: Mixture | BNMC) -> Self:
-        """The bound's terms of the sticks, at their best q(v), are log p(z) of the expected counts with E a and E b of
-        q(h), and a constant. With a discount, the largest component in the first place is not always best.
+        """Sort the components if that raises the sticks' terms of the bound at their best q(v).
+
+        Up to a constant these are log p(z) of the expected counts with E a and E b under q(h). With a discount, largest
+        first is not always best.
         """
         prior = expected_prior(self, model)
         order = best_order(self.sizes, prior.a, prior.b)
@@ -94,10 +97,10 @@ class VariationalPartition(Variational[Data, Mixture]):
         return self.stepped(target.sizes, model, rho)
 
     def stepped(self, sizes: Tensor, model: Mixture | BNMC, rho: float) -> Self:
-        """The sticks a step towards their optimum for expected counts [T].
+        """Move the sticks by rho towards their optimum for expected counts [T].
 
-        q(h) reads no rows. It is set to its optimum given the sticks before they move: after them its mean over batches
-        would depend on how much the batches differ.
+        q(h) depends on no rows. It is set to its optimum given the sticks before they move: afterwards, its mean over
+        batches would depend on how much the batches differ.
         """
         state = update_prior(self, model)
         return replace(state, sticks=torch.lerp(state.sticks, _best_sticks(state, sizes, model), rho))
@@ -107,17 +110,17 @@ P = TypeVar("P", bound=VariationalPartition)
 
 
 def expected_prior(state: VariationalPartition, model: Mixture | BNMC) -> StickExpectations:
-    """What q(h) expects of the sticks' Beta parameters, each [T - 1], and of h."""
+    """Expectations under q(h) of the sticks' Beta parameters, each [T - 1], and of h."""
     return model.prior.expect(state.q, model.truncation)
 
 
 def update_sticks(state: P, model: Mixture) -> P:
-    """q(v_k) = Beta(E a_k + sum_n r_nk, E b_k + sum_n sum_{j>k} r_nj)."""
+    """Set q(v_k) = Beta(E a_k + sum_n r_nk, E b_k + sum_n sum_{j>k} r_nj)."""
     return replace(state, sticks=_best_sticks(state, state.sizes, model))
 
 
 def update_prior(state: P, model: Mixture | BNMC) -> P:
-    """q(h) prop. to p(h) exp E log p(v | h)."""
+    """Set q(h) prop. to p(h) exp E log p(v | h)."""
     return replace(state, q=model.prior.update(state.q, *state.expected_log_sticks))
 
 
@@ -126,4 +129,4 @@ def _best_sticks(state: VariationalPartition, sizes: Tensor, model: Mixture | BN
     return torch.stack(posterior_sticks(sizes, prior.a, prior.b))
 
 
-_ALIKE = 1e-12  # rounding: of the last two sticks at a concentration of 1 both orders are as good
+_ALIKE = 1e-12  # rounding error: at concentration 1 the last two sticks are equally good in either order

@@ -1,7 +1,7 @@
 """Variational inference for a truncated mixture of margin classifiers: coordinate ascent, or stochastic steps.
 
-The updates are those of `factors` and `allocations`, with independent places. Here are minibatches of rows, and what a
-posterior keeps.
+The updates are those of `factors` and `allocations`, with independent points. This file adds minibatches of rows and
+the draw that a posterior keeps.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ seeded = partial(start, VariationalPartition, observes=False)
 
 
 def promising(state: VariationalPartition, data: Data, model: Mixture) -> Iterator[VariationalPartition]:
-    """The unions of pairs of components that might raise the bound, by their sums."""
+    """The unions of pairs of components that might raise the bound, judged by sums over points."""
     tried = pairs(state, model)
     promise = host.answers((is_promising(state, data, model, *pair) for pair in tried), state.sizes)
     for (kept, absorbed), promises in zip(tried, promise, strict=True):
@@ -49,7 +49,7 @@ def promising(state: VariationalPartition, data: Data, model: Mixture) -> Iterat
 
 
 def unions(state: P, data: object, model: Mixture | BNMC) -> Iterator[P]:
-    """The most promising pairs of components, the points of the second with the first; of kept responsibilities."""
+    """The unions of the most promising pairs, for states that keep responsibilities."""
     for kept, absorbed in pairs(state, model):
         yield replace(state, responsibilities=joined(state.responsibilities, kept, absorbed))
 
@@ -64,11 +64,11 @@ def assign(state: VariationalPartition, data: Data, model: Mixture) -> Tensor:
 
 
 def summary(state: VariationalPartition, data: Placed | Stream[Any], model: Mixture) -> Draw:
-    """What the posterior keeps. Where rows are too many, it has their components in place of responsibilities."""
+    """The draw that the posterior keeps; with too many rows for responsibilities, their most probable components."""
     a, b = state.sticks
     mixture = log_stick_weights(a / (a + b)).to(state.mean)
     if state.num_dropped:
-        assert not isinstance(data, Stream)  # of which nothing is dropped, as nothing is kept
+        assert not isinstance(data, Stream)  # nothing is dropped from a stream, since nothing is kept
         labels = torch.cat([assign(state, some, model) for _, some in chunks(True, data, model)])
     else:
         labels = state.responsibilities.argmax(1)
@@ -88,7 +88,7 @@ def summary(state: VariationalPartition, data: Placed | Stream[Any], model: Mixt
 
 
 def restored_fields(kept: Draw, data: Data, family: ExponentialFamily, truncation: int) -> dict[str, Any]:
-    """The factors of a partition in a draw, without rows and classifiers."""
+    """The fields of a partition in a draw, without rows and classifiers."""
     return {
         **Sums(family, data.rows(slice(0, 0)), truncation, keep=True).fields(),
         "hyperparameters": kept["hyperparameters"],
@@ -99,7 +99,7 @@ def restored_fields(kept: Draw, data: Data, family: ExponentialFamily, truncatio
 
 
 def restored_partition(kept: Draw, data: Data, model: Mixture) -> VariationalPartition:
-    """The state that a draw was made of, without rows."""
+    """Restore the state, without rows, from the draw that was made of it."""
     fields = restored_fields(kept, data, family_of(model), model.truncation)
     return VariationalPartition(**fields, mean=kept["weights"], precision_tril=kept["precision_tril"])
 
@@ -108,7 +108,7 @@ def restored_partition(kept: Draw, data: Data, model: Mixture) -> VariationalPar
 
 
 def first_rows(data: R, num_rows: int, generator: torch.Generator) -> R:
-    """Rows from which a stochastic fit starts."""
+    """The rows on which a stochastic fit starts."""
     if (number := data.span[1]) <= num_rows:
         return data
     chosen = torch.randperm(number, generator=generator, device=data.targets.device)[:num_rows]
@@ -116,7 +116,7 @@ def first_rows(data: R, num_rows: int, generator: torch.Generator) -> R:
 
 
 def minibatch(data: R, size: int, generator: torch.Generator) -> Minibatch[R]:
-    """`size` rows, drawn with replacement as often as they count; in the batch each counts once."""
+    """Draw `size` rows with replacement, in proportion to their weights; in the batch each counts once."""
     if data.weights is None:
         number = data.span[1]
         chosen = torch.randint(number, (size,), generator=generator, device=data.targets.device)
@@ -133,7 +133,7 @@ def by_rows(
     assign: Callable[[S, R, M], Tensor] | None = None,
     climb: Callable[[S, R, M], S] | None = None,
 ) -> Stochastic[S, R, M]:
-    """Stochastic steps on single rows, drawn as often as they count; `assign` gives the component [n] of each."""
+    """Stochastic steps on rows drawn in proportion to their weights; `assign` gives the component [n] of each."""
     return Stochastic(first_rows, attrgetter("total_weight"), extrapolate, minibatch, sweep, read, assign, climb)
 
 

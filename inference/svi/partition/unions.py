@@ -1,7 +1,7 @@
-"""What two components of a mixture would gain as one, from the points that are theirs.
+"""The gain in the bound when two components of a mixture are united, computed from their points.
 
-To try a union takes steps of the whole fit, and most are refused. It is not tried at all where it loses more, with all
-other points where they are, than the steps after it could make good.
+Trying a union takes updates of the whole fit, and most unions are rejected. A union is not tried if, with all other
+points as they are, it loses more than later updates could regain.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ __all__ = ["gain", "is_promising"]
 
 
 def is_promising(state: VariationalPartition, data: Data, model: Mixture, kept: int, absorbed: int) -> Tensor:
-    """Whether the rounds of a union, each worth two settled steps at most, could make good its loss, bool []."""
+    """Whether the rounds of updates after a union could regain its loss, bool []; a round gains 2 `SETTLED` at most."""
     return gain(state, data, model, kept, absorbed) > -2 * SETTLED * MERGE_ROUNDS * state.sizes.sum()
 
 
 def gain(state: VariationalPartition, data: Data, model: Mixture, kept: int, absorbed: int) -> Tensor:
-    """Rise of the bound, [] float64, with the points of two components in one and its classifiers after a few rounds.
+    """Rise of the bound, [] float64, with the points of both components in one and its classifiers after a few rounds.
 
-    log p(z) and log m of expected counts and statistics, that is with the best q(v) and q(theta) of both states, the
-    entropy of q(z), and the margin less the KL of the classifiers.
+    It consists of log p(z) and log m of expected counts and statistics (those of the best q(v) and q(theta) of both
+    states), the entropy of q(z), and the margin minus the KL of the classifiers.
     """
     family, prior, chi = family_of(model), expected_prior(state, model), state.hyperparameters[[kept, absorbed]]
     joined = state.sizes.clone()
@@ -49,14 +49,14 @@ def gain(state: VariationalPartition, data: Data, model: Mixture, kept: int, abs
 def _margin_gain(state: VariationalPartition, data: Data, model: Mixture, pair: list[int], shares: Tensor) -> Tensor:
     """Rise of the classifiers' terms, [] float64, from the responsibilities [N, 2] of a pair.
 
-    The second component has no points in the union: its classifiers fall back to their prior, or, where all hyperplanes
-    see all points, to rejecting them.
+    In the union the second component has no points: its classifiers return to their prior or, where hyperplanes see all
+    points, reject all.
     """
     if not data.targets.shape[1]:
         return shares.new_zeros((), dtype=torch.float64)
     own = replace(state, mean=state.mean[pair], precision_tril=state.precision_tril[pair])
     counted = sides_of(model).counted(shares).sum(1)
-    rows = torch.nonzero(counted > torch.finfo(shares.dtype).eps).squeeze(1)  # nothing is asked of the others
+    rows = torch.nonzero(counted > torch.finfo(shares.dtype).eps).squeeze(1)  # no other row has a share
     some, times, values = data.rows(rows), shares[rows], list[Tensor]()
     for _ in range(MERGE_ROUNDS + 1):
         seen = see(own.classifiers, some, model)
@@ -70,7 +70,7 @@ def _margin_gain(state: VariationalPartition, data: Data, model: Mixture, pair: 
 
 
 def _shares(state: VariationalPartition, data: Data, model: Mixture, pair: list[int]) -> Tensor:
-    """Responsibilities [N, 2] of a pair of components."""
+    """The responsibilities [N, 2] of a pair of components."""
     if not state.num_dropped:
         return state.responsibilities[:, pair]
     rows = (some for _, some in chunks(True, data, model))

@@ -1,4 +1,4 @@
-"""The factors of a binary projection that tasks share, and what they add to the bound.
+"""The factors of a binary projection that tasks share, and their terms of the bound.
 
     q = q(pi, alpha) prod_dk Bernoulli(z_dk; psi_dk) prod_m q(eta_m) prod_n N(w_n; (x_n - offset) map, S) q(precisions)
 
@@ -31,24 +31,24 @@ from ..rules import Learned
 
 @dataclass(frozen=True)
 class MeanFieldProjection:
-    """D dimensions, K features, M tasks, P further inputs, A known pairs of a row and a task."""
+    """The factors for D dimensions, K features, M tasks, P further inputs, and A known pairs of a row and a task."""
 
     features: Tensor  # [D, K] psi
     sticks: Tensor  # [2, K], a and b of q(pi)
     concentration: Tensor  # [2], shape and rate of q(alpha)
     weights: Tensor  # [K + P, M], means of q(eta)
-    tilt: Tensor  # [A] of the margins, where the classifiers are averaged; else [0]
-    precision_tril: Tensor  # [M, 1, K + P, K + P] of q(eta); [M, 0, K + P, K + P] where the classifiers are averaged
+    tilt: Tensor  # [A] dual variables of the margins under the averaging rule; else [0]
+    precision_tril: Tensor  # [M, 1, K + P, K + P] of q(eta); [M, 0, K + P, K + P] under the averaging rule
     loading_map: Tensor  # [D, K]; [0] without a likelihood
     loading_covariance: Tensor  # [K, K] S; [0]
-    precisions: dict[str, Tensor]  # [2], shape and rate of q; (value, 1) of one that is fixed
+    precisions: dict[str, Tensor]  # [2], shape and rate of each gamma factor; (value, 1) if fixed
     bound: Tensor  # [] float64
-    duality_gap: Tensor  # [] float64, of the last duals, as a fraction of their objectives; NaN where there are none
+    duality_gap: Tensor  # [] float64, relative duality gap of the last duals; NaN if there were none
     total_weight: float  # N
 
     @property
     def num_data(self) -> int:
-        """N, in all parts of the data: all rows are always seen."""
+        """N; all rows are used in every sweep."""
         return int(self.total_weight)
 
     @property
@@ -59,12 +59,12 @@ class MeanFieldProjection:
 
     @property
     def learned(self) -> Learned:
-        """q(eta): a set of one classifier for each task."""
+        """q(eta): one classifier for each task."""
         means = self.weights.double().T.unsqueeze(2)
         return Learned(means, self.precision_tril, self.tilt.unsqueeze(1), self.duality_gap)
 
     def with_learned(self, found: Learned) -> MeanFieldProjection:
-        """With another q(eta)."""
+        """Replace q(eta)."""
         weights, tilt = found.mean.squeeze(2).T.to(self.weights).contiguous(), found.tilt.squeeze(1)
         return replace(self, weights=weights, precision_tril=found.precision_tril, tilt=tilt, duality_gap=found.gap)
 
@@ -75,12 +75,12 @@ class MeanFieldProjection:
         return psi.T @ psi + torch.diag((psi * (1 - psi)).sum(0))
 
     def mean(self, name: str) -> Tensor:
-        """The expected precision []."""
+        """The expectation [] of a precision."""
         shape, rate = self.precisions[name]
         return shape / rate
 
     def mean_log(self, name: str, learned: bool) -> Tensor:
-        """Its expected logarithm []."""
+        """The expected logarithm [] of a precision."""
         shape, rate = self.precisions[name]
         return torch.digamma(shape) - rate.log() if learned else (shape / rate).log()
 
@@ -94,7 +94,7 @@ def scatter(data: TaskData, likelihood: LinearGaussian | None) -> Tensor:
 
 
 def evidence(state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLatentSVM) -> Evidence:
-    """What the pairs [A], which see [E u; b], say of the classifiers of their tasks."""
+    """The known pairs [A] as `Evidence` for the classifiers of their tasks, with features [E u; b]."""
     psi, X = state.features.double(), data.X.double()
     features, variances = torch.cat([X @ psi, data.inputs.double()], 1), X.square() @ (psi * (1 - psi))
     return Evidence(
@@ -108,11 +108,11 @@ def evidence(state: MeanFieldProjection, data: TaskData, model: MultiTaskInfinit
     )
 
 
-# -- updates: each at the maximum of the bound given all other factors -------------------------------------------------
+# -- updates: the optimum of each factor given all others --------------------------------------------------------------
 
 
 def update_prior(state: MeanFieldProjection, model: MultiTaskInfiniteLatentSVM) -> MeanFieldProjection:
-    """q(pi) and q(alpha)."""
+    """Update q(pi) and q(alpha)."""
     q = model.prior.update(state.q, state.features.double().sum(0), float(len(state.features)))
     return replace(state, sticks=torch.stack([q.a, q.b]), concentration=q.concentration)
 
@@ -120,7 +120,7 @@ def update_prior(state: MeanFieldProjection, model: MultiTaskInfiniteLatentSVM) 
 def update_loadings(
     state: MeanFieldProjection, model: MultiTaskInfiniteLatentSVM, outer: Tensor
 ) -> MeanFieldProjection:
-    """q(w) of all rows, then q of the precisions; outer [D, D] as by `scatter`."""
+    """Update q(w) of all rows, then q of the precisions; outer [D, D] is that of `scatter`."""
     if model.likelihood is None:
         return state
     noise, prior = state.mean("noise_precision"), state.mean("loading_precision")
@@ -143,7 +143,7 @@ def update_loadings(
 
 
 def generative(state: MeanFieldProjection, model: MultiTaskInfiniteLatentSVM, outer: Tensor) -> Generative:
-    """Expected log odds of the bits without margins, [K] and [D, K]; outer [D, D] as by `scatter`."""
+    """The terms of the bits' log odds without margins, [K] and [D, K]; outer [D, D] is that of `scatter`."""
     odds = model.prior.log_odds(state.q)
     if model.likelihood is None:
         return prior_alone(odds, len(state.features))
@@ -151,7 +151,7 @@ def generative(state: MeanFieldProjection, model: MultiTaskInfiniteLatentSVM, ou
     return Generative(odds, noise * (outer @ state.loading_map), noise * loading_squares(state, outer))
 
 
-# -- the bound -----------------------------------------------------------------------------------------------------
+# -- the bound ---------------------------------------------------------------------------------------------------------
 
 
 def loading_squares(state: MeanFieldProjection, outer: Tensor) -> Tensor:
@@ -166,7 +166,7 @@ def squared_error(state: MeanFieldProjection, outer: Tensor) -> Tensor:
 
 
 def bound_without_margins(state: MeanFieldProjection, model: MultiTaskInfiniteLatentSVM, outer: Tensor) -> Tensor:
-    """What projection, inputs and loadings add to the bound, []."""
+    """The terms of the bound for projection, inputs and loadings, []."""
     psi = state.features.double()
     total = model.prior.bound(state.q, psi.sum(0), float(len(psi)))
     total = total + (torch.special.entr(psi) + torch.special.entr(1 - psi)).sum()

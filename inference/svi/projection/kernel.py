@@ -4,9 +4,10 @@ rule="averaging", Algorithm 2 of Zhu, Chen & Xing: the score of a row is that of
 
     bound = ELBO of projection and inputs - sum_m |mu_m|^2 / (2 nu^2) + sum_nm log phi(y_nm | mu_m^T [Psi^T x_n; b_n])
 
-and q(eta_m) = N(mu_m, nu^2 I), where mu_m is a support vector machine that its dual finds. Rounds with its tilts
-frozen, in which all dimensions move at once, come first and may lower the bound: the best of them starts the sweeps
-proper, which set every bit to its exact optimum and never lower it. It is no bound of the log evidence.
+and q(eta_m) = N(mu_m, nu^2 I), where mu_m is a support vector machine, solved by its dual. A fit begins with rounds in
+which the dual variables are fixed and all dimensions move at once; these may lower the bound. The best of them is the
+start of the sweeps, which set every bit to its exact optimum and never lower the bound. It is not a bound of the log
+evidence.
 
 rule="gibbs": the margins are expected, q(eta_m) = N(mu_m, V_m), and the bound is one of the log evidence. With
 u = Z^T x, v_k = Var u_k = sum_d psi (1 - psi) x_d^2 and B_m = mu_m mu_m^T + V_m,
@@ -46,7 +47,7 @@ from .factors import (
 )
 from .margins import UPDATES, freeze
 
-LIMITS = DualLimits(1e-3, 20)  # of a dual in one sweep; the next one goes on from there
+LIMITS = DualLimits(1e-3, 20)  # of a dual in one sweep; the next sweep continues from there
 LAST_LIMITS = DualLimits(LAST_GAP, 1000)
 
 
@@ -58,7 +59,7 @@ def init(
     rule: Rule,
     num_frozen: int = 10,
 ) -> MeanFieldProjection:
-    """Probabilities around one half; of the averaging rule, the best of rounds with frozen tilts from there."""
+    """A first state with probabilities around 1/2; under the averaging rule the best of rounds with fixed tilts."""
     outer = scatter(data, model.likelihood)
     state = _around(_prior_state(model, data, generator, rule), model, outer)
     best = state = observe(update_classifiers(state, data, model, rule), data, model, outer, rule)
@@ -72,7 +73,7 @@ def init(
 def _prior_state(
     model: MultiTaskInfiniteLatentSVM, data: TaskData, generator: torch.Generator, rule: Rule
 ) -> MeanFieldProjection:
-    """Bits where they start, every other factor at its prior."""
+    """Bits at their first values, and every other factor at its prior."""
     X, K, size = data.X, model.truncation, model.truncation + data.inputs.shape[1]
     psi, q = start_features(model, data, generator), model.prior.initial(X.double(), K)
     start = {} if model.likelihood is None else model.likelihood.start(X)
@@ -94,18 +95,17 @@ def _prior_state(
 
 
 def start_features(model: MultiTaskInfiniteLatentSVM, data: TaskData, generator: torch.Generator) -> Tensor:
-    """psi [D, K] to start from. Pairs of columns point along, and against, the main directions in which the margins
-    pull at score 0.
+    """The first psi [D, K]: pairs of columns along, and against, the main directions of the margins' slopes at score 0.
 
-    These are the leading left singular vectors of sum_n x_n t_n^T [D, M], t_n the tilts; the other columns, and a part
-    of each, are random.
+    These directions are the leading left singular vectors of sum_n x_n t_n^T [D, M], with t_n the slopes. The other
+    columns, and a part of each column, are random.
     """
     D, K = data.X.shape[1], model.truncation
     with torch.enable_grad():
         scores = torch.zeros_like(data.known).requires_grad_()
         (slope,) = torch.autograd.grad(model.loss.log_factor(scores, data.known).sum(), scores)
     directions, sizes, _ = torch.linalg.svd(all_sum(data.X.T @ data.by_task(slope)), full_matrices=False)
-    exist = sizes > _ROUNDING * sizes.amax()  # of opposite tasks there is one; what else is found is rounding
+    exist = sizes > _ROUNDING * sizes.amax()  # other directions are rounding error; opposite tasks have one direction
     lead = (directions * exist)[:, : K // 2].double()
     along = lead / lead.abs().amax(0).clamp(min=torch.finfo(lead.dtype).tiny)
     along = torch.stack([along, -along], 2).flatten(1)
@@ -120,14 +120,14 @@ def start_features(model: MultiTaskInfiniteLatentSVM, data: TaskData, generator:
 def sweep(
     state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLatentSVM, *, rule: Rule
 ) -> MeanFieldProjection:
-    """Prior, loadings, precisions, bits, classifiers: none of them lowers the bound."""
+    """Update prior, loadings, precisions, bits and classifiers; no update lowers the bound."""
     outer = scatter(data, model.likelihood)
     state = UPDATES[rule](_around(state, model, outer), data, model, outer)
     return observe(update_classifiers(state, data, model, rule), data, model, outer, rule)
 
 
 def _around(state: MeanFieldProjection, model: MultiTaskInfiniteLatentSVM, outer: Tensor) -> MeanFieldProjection:
-    """All factors but those of bits and classifiers."""
+    """Update all factors except those of bits and classifiers."""
     return update_loadings(update_prior(state, model), model, outer)
 
 
@@ -138,23 +138,23 @@ def update_classifiers(
     rule: Rule,
     limits: DualLimits = LIMITS,
 ) -> MeanFieldProjection:
-    """q(eta); of averaged ones each task's support vector machine, from its last tilts, at no higher cost."""
+    """Update q(eta); under the averaging rule each task's SVM, from its last tilts, at no higher cost."""
     return state.with_learned(rule.update(evidence(state, data, model), state.learned, limits))
 
 
 def observe(
     state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLatentSVM, outer: Tensor, rule: Rule
 ) -> MeanFieldProjection:
-    """The same factors with their bound []; outer [D, D] as by `scatter`."""
+    """Compute the bound []; outer [D, D] is that of `scatter`."""
     margins = rule.bound(evidence(state, data, model), state.learned)
     return replace(state, bound=bound_without_margins(state, model, outer) + margins)
 
 
-# -- what the backend asks -----------------------------------------------------------------------------------------
+# -- for the backend ---------------------------------------------------------------------------------------------------
 
 
 def draw(state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLatentSVM) -> Draw:
-    """What the posterior keeps."""
+    """The draw that the posterior keeps."""
     K, dtype = model.truncation, data.X.dtype
     precisions = {name: state.mean(name).to(dtype) for name in state.precisions}
     prior = {name: value.to(dtype) for name, value in model.prior.mean_hyper(state.q).items()}
@@ -168,7 +168,7 @@ def draw(state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLat
 
 
 def steps_by(rule: Rule) -> Steps[MeanFieldProjection, TaskData, MultiTaskInfiniteLatentSVM]:
-    """The steps of a rule, all of which see all rows."""
+    """The functions of a fit under a rule; each uses all rows."""
     return Steps(
         state=MeanFieldProjection,
         init=partial(init, rule=rule),
@@ -181,6 +181,6 @@ def steps_by(rule: Rule) -> Steps[MeanFieldProjection, TaskData, MultiTaskInfini
 
 
 BY_RULE = StepsByRule(lambda backend, model: {rule: steps_by(rule) for rule in RULES.values()}, splits=True)
-_ROUNDING = 1e-5  # in single precision too
+_ROUNDING = 1e-5  # relative rounding error, in single precision too
 _SPREAD = 0.3
 _LEAD = 0.3

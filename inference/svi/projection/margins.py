@@ -1,15 +1,15 @@
-"""The bits of a projection that tasks share, given all else: what the margins say of them, under either rule.
+"""The labels' terms in updates of the bits of a projection that tasks share, under either rule.
 
 rule="averaging": the score of a row is that of the expected classifiers, and each bit goes to its exact optimum. With
-the tilts frozen, all dimensions can move at once.
+fixed tilts (dual variables), all dimensions can move at once.
 
 rule="gibbs": the margins are expected. With B_m = E eta_m eta_m^T, u = Z^T x and pseudo-observations (p, s) of the
 scores of the known pairs of a row and a task, as `Evidence.expected` gives them,
 
     log odds of z_dk  +=  sum_m sum_n s mu_k x_d - p B_kk x_d^2 / 2 - p x_d B_k . [E u; b]   without its own share
 
-The last sums need the matrices R_m = sum_n p x x^T [D, D] alone, whatever N is: a column k of bits is visited one
-after another with sum_m B_mkk R_m.
+The last sums depend on the rows through R_m = sum_n p x x^T [D, D] alone, whatever N is. The bits of a column k are
+updated one after another with the matrix sum_m B_mkk R_m.
 
 Source: docs/derivations/latent-features, "Mean field" and "Tasks"; docs/derivations/regbayes, "Averaging and Gibbs
 classifiers".
@@ -35,7 +35,7 @@ from .factors import MeanFieldProjection, evidence, generative
 def averaged_bits(
     state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLatentSVM, outer: Tensor
 ) -> MeanFieldProjection:
-    """psi_dk, of [D, K], at the exact optimum given all others, one after another; outer [D, D] as by `scatter`."""
+    """Set each psi_dk [D, K] to its exact optimum given all others, in turn; outer [D, D] is that of `scatter`."""
     margins = Margins(data, model.loss, state.weights[: model.truncation])
     scores = data.pair_scores(data.X @ state.features, state.weights)
     psi = margins.fit_probabilities(state.features, generative(state, model, outer), scores)
@@ -45,7 +45,10 @@ def averaged_bits(
 def freeze(
     state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLatentSVM, outer: Tensor
 ) -> MeanFieldProjection:
-    """psi [D, K] at the optimum for tilts as they are, which add sum_n t_nm mu_mk x_nd to the log odds; k after k."""
+    """Set psi [D, K] to the optimum for fixed tilts, column by column.
+
+    The tilts add sum_n t_nm mu_mk x_nd to the log odds.
+    """
     odds, linear, gram = generative(state, model, outer)
     tilts = data.by_task(state.tilt.to(data.X))
     pull = all_sum(data.X.T @ (tilts @ state.weights[: model.truncation].T)).double()
@@ -59,7 +62,7 @@ def freeze(
 def expected_bits(
     state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLatentSVM, outer: Tensor
 ) -> MeanFieldProjection:
-    """psi [D, K] for pseudo-observations at the factors as they are."""
+    """Update psi [D, K] for pseudo-observations at the present factors."""
     said = evidence(state, data, model)
     observed = said.expected(said.moments(state.learned.q))
     pairs = PseudoObservation(*(part.flatten() for part in observed))
@@ -73,7 +76,7 @@ def bits_given(
     outer: Tensor,
     observed: PseudoObservation,
 ) -> MeanFieldProjection:
-    """psi [D, K] for pseudo-observations [A], column after column, and in it dimension after dimension."""
+    """Update psi [D, K] for pseudo-observations [A], column by column and, within a column, dimension by dimension."""
     odds, linear, gram = generative(state, model, outer)
     own, among = _margin_sums(state, data, observed)  # [D, K], [M, D, D]
     B = _covariances(state) + torch.einsum("jm,km->mjk", *[state.weights.double()] * 2)

@@ -1,8 +1,9 @@
-"""The bound of the hierarchy climbed in its free numbers: the sticks and the rate of q(alpha); on the host, in numpy.
+"""Ascent of the hierarchy's bound in its free variables, the sticks and the rate of q(alpha), on the host in numpy.
 
-Given these, the rows and q(gamma) are at their optimum, where the bound has no slope in them: only what the free
-numbers enter directly counts. The sticks (a, b) enter by E v and E[1 - v], of which E[beta] is a product, and by
-E log v and E log(1 - v), of which the lower bound of E log b_jk is a sum.
+Given these, the rows and q(gamma) are at their optimum, so that the bound's derivatives through them vanish, and only
+direct dependence on the free variables counts. The sticks (a, b) enter through E v and E[1 - v], of which E[beta] is a
+product, and through E log v and E log(1 - v), of which the lower bound of E log b_jk is a sum.
+
 Derivation: docs/derivations/sequences.md, Variational inference.
 """
 
@@ -22,7 +23,7 @@ Array = NDArray[np.float64]
 
 
 class Given(NamedTuple):
-    """What stays the same."""
+    """The constants of the ascent."""
 
     counts: Array  # [T + 1, T] expected transitions
     shape: float  # of q(alpha)
@@ -30,8 +31,10 @@ class Given(NamedTuple):
 
 
 def climbed(sticks: Tensor, rate: Tensor, given: Given) -> tuple[Tensor, Tensor]:
-    """(a, b) [2, T - 1] of the sticks and the rate [1] of q(alpha), all float64 on the host, after at most 30
-    iterations of L-BFGS. (That of scipy starts threads for its small matrices.)"""
+    """The sticks' (a, b) [2, T - 1] and the rate [1] of q(alpha), float64 on the host, after 30 L-BFGS iterations.
+
+    The L-BFGS of scipy is not used because it starts threads for its small matrices.
+    """
     logs = torch.cat([sticks.flatten(), rate]).log()
     optimizer = torch.optim.LBFGS([logs], max_iter=_NUM_STEPS, tolerance_change=1e-6, line_search_fn="strong_wolfe")
 
@@ -47,8 +50,7 @@ def climbed(sticks: Tensor, rate: Tensor, given: Given) -> tuple[Tensor, Tensor]
 
 
 def bound_and_slopes(free: Array, given: Given) -> tuple[float, Array]:
-    """`hierarchy_bound` up to a constant, with the best rows and q(gamma), and its derivatives, at (a, b, rate)
-    [2 T - 1]."""
+    """`hierarchy_bound` at the best rows and q(gamma), up to a constant; derivatives by (a, b, rate) [2 T - 1]."""
     T, rho, (a, b) = given.counts.shape[1], given.prior.stickiness, free[:-1].reshape(2, -1)
     both, alpha = a + b, given.shape / free[-1]
     log_v, log_rest = digamma(a) - digamma(both), digamma(b) - digamma(both)
@@ -73,7 +75,7 @@ def bound_and_slopes(free: Array, given: Given) -> tuple[float, Array]:
 
 
 def _own(log_beta: Array, rho: float) -> tuple[Array, Array]:
-    """The lower bound [T] of E log b_kk, less log(1 - rho) of the other rows, and its slopes by log beta [T]."""
+    """The lower bound [T] of E log b_kk, minus log(1 - rho) for the other rows, and its derivatives [T] by log beta."""
     if not rho:
         return log_beta, np.ones_like(log_beta)
     rest = log_beta + np.log1p(-rho)
@@ -81,7 +83,7 @@ def _own(log_beta: Array, rho: float) -> tuple[Array, Array]:
 
 
 def _top(log_rest: float, num_states: int, prior: HierarchicalDirichletProcess) -> tuple[float, float]:
-    """What the sticks add by the best q(gamma), and E[gamma], which is its slope by the sum of E log(1 - v)."""
+    """The sticks' term at the best q(gamma), and E[gamma], its derivative by the sum of E log(1 - v)."""
     if prior.top_concentration_prior is None:
         return prior.top_concentration * log_rest, prior.top_concentration
     shape, rate = prior.top_concentration_prior
@@ -90,7 +92,7 @@ def _top(log_rest: float, num_states: int, prior: HierarchicalDirichletProcess) 
 
 
 def _rate(rate: float, by_alpha: float, num_states: int, given: Given) -> tuple[float, float]:
-    """What q(alpha) adds itself, and the slope by its rate; none of a fixed alpha."""
+    """The term of q(alpha) itself, and the bound's derivative by its rate; 0 for a fixed alpha."""
     if given.prior.concentration_prior is None:
         return 0.0, 0.0
     shape, prior_rate = given.prior.concentration_prior
@@ -100,12 +102,12 @@ def _rate(rate: float, by_alpha: float, num_states: int, given: Given) -> tuple[
 
 
 def _broken(log_v: Array, log_rest: Array) -> Array:
-    """log beta [T], or its expectation, from those of v and of 1 - v, each [T - 1]."""
+    """log beta [T] from log v and log(1 - v), each [T - 1]; also for their expectations."""
     return np.append(log_v, 0.0) + np.append(0.0, log_rest.cumsum())
 
 
 def _by_sticks(by_log: Array) -> tuple[Array, Array]:
-    """Slopes by what stands for log v and log(1 - v), each [T - 1], from those by log beta [T]."""
+    """Derivatives by log v and log(1 - v), each [T - 1], from those by log beta [T]."""
     after = by_log[::-1].cumsum()[::-1] - by_log
     return by_log[:-1], after[:-1]
 

@@ -1,9 +1,9 @@
-"""The law of z of the truncated infinite hidden Markov models: a chain, whose paths are weighed by forward-backward.
+"""The law of z of the truncated infinite hidden Markov models: a chain, by forward-backward recursions.
 
     q(rows, sticks, alpha, gamma) q(z),    log w(z) = sum_t E log pi_{z_{t-1} z_t} + log likelihood of z_t
 
-q(z) is a whole Markov chain; the hierarchy of the rows is in `rows`. A block of one long sequence is smoothed with a
-margin on both sides (Foti et al. 2014).
+q(z) is a whole Markov chain; the hierarchy of the rows is in `rows`. A block of a long sequence is smoothed together
+with a margin of steps on both sides (Foti et al. 2014).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .rows import Hierarchy, hierarchy_bound, inner, start_rows, update_rows
 
 @dataclass(frozen=True, eq=False)
 class Block(Sequences):
-    """Steps of one sequence of which some count, with the transition into each of them; the others are a margin."""
+    """Steps of one sequence, some of which count, with the transition into each; the others are a margin."""
 
     owned: slice  # the steps that count
     at_start: bool  # whether the first step starts the sequence
@@ -36,7 +36,7 @@ class Block(Sequences):
 
 @dataclass(frozen=True, kw_only=True)
 class VariationalSequence(Hierarchy, Variational[Sequences, StateSpace]):
-    """A variational posterior of N steps in T states, M of the steps observed."""
+    """The factors for N steps in T states; M of the steps are observed."""
 
     entropy: Tensor  # [] float64, of q(z)
 
@@ -44,7 +44,7 @@ class VariationalSequence(Hierarchy, Variational[Sequences, StateSpace]):
 
     @classmethod
     def started(cls, model: StateSpace, data: Sequences, fields: dict[str, Any]) -> Self:
-        """Missing steps are in any state."""
+        """As in `Variational`; a missing step has equal probabilities of all states."""
         seen, T = fields["responsibilities"], model.truncation
         r = seen.new_full((data.num_data, T), 1 / T).index_copy(0, data.steps, seen)
         before = torch.where(data.starts[1:].unsqueeze(1), 0.0, r[:-1]).double()
@@ -69,7 +69,7 @@ class VariationalSequence(Hierarchy, Variational[Sequences, StateSpace]):
         return self.responsibilities[data.steps]
 
     def weigh(self, log_likelihood: Tensor, data: Sequences) -> Weighed:
-        """q(z) [M, T] by forward-backward; of a `Block`, of the steps that count."""
+        """Compute q(z) [M, T] by forward-backward recursions; of a `Block`, for the steps that count."""
         emission = data.spread(log_likelihood).double()
         if isinstance(data, Block) and not data.is_whole:
             marginals, moves, log_total, entropy = self._weigh_block(emission, data)
@@ -93,14 +93,14 @@ class VariationalSequence(Hierarchy, Variational[Sequences, StateSpace]):
         )
 
     def _weigh_block(self, emission: Tensor, data: Block) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The same of the steps that count, given those before them; without an entropy.
+        """As `_weigh_all` for the steps that count, given those before them; the entropy is 0.
 
-        The steps that count are in copies of the states, of the same weights, so that the moves into copies are those
-        that count.
+        The steps that count are in copies of the states with the same weights, so that the transitions into copies are
+        those that count.
         """
         log_rows, (begin, end, _) = self.expected_log_rows, data.owned.indices(data.num_data)
         T, transition = log_rows.shape[1], log_rows[:-1]
-        start = log_rows[-1] if data.at_start else torch.zeros_like(log_rows[-1])  # every state may enter
+        start = log_rows[-1] if data.at_start else torch.zeros_like(log_rows[-1])  # any state may be first
         owned = torch.zeros(data.num_data, dtype=torch.bool, device=emission.device)
         owned[begin:end] = True
         both = [emission.masked_fill(steps.unsqueeze(1), -torch.inf) for steps in (owned, ~owned)]
@@ -114,11 +114,11 @@ class VariationalSequence(Hierarchy, Variational[Sequences, StateSpace]):
         return update_rows(self, model.prior)
 
     def prior_kl(self, model: StateSpace) -> Tensor:
-        """That of the hierarchy, [] float64, is a bound from above."""
+        """As in `Variational`; the KL of the hierarchy [] float64 is an upper bound."""
         return inner(self.transitions, self.expected_log_rows) - hierarchy_bound(self, model.prior)
 
     def reordered(self, model: StateSpace) -> Self:
-        """By decreasing number of visits: sticks expect large states first."""
+        """Sort the states by decreasing number of visits, which sticks expect, if that raises the bound."""
         order = self.sizes.argsort(descending=True, stable=True)
         if torch.equal(order, torch.arange(len(order), device=order.device)):
             return self
@@ -132,12 +132,12 @@ class VariationalSequence(Hierarchy, Variational[Sequences, StateSpace]):
         return replace(self, transitions=moves)
 
     def standing_for(self, rows: Sequences, num_data: int, num_units: float) -> Self:
-        """Steps, and sequences to start."""
+        """As in `Variational`; the transitions scale with steps, the starts with sequences."""
         scaled, starts = self.scaled(num_data / all_count(rows.num_data)), num_units / all_count(len(rows.lengths))
         return replace(scaled, transitions=torch.cat([scaled.transitions[:-1], starts * self.transitions[-1:]]))
 
     def towards(self, target: Variational[Sequences, StateSpace], model: StateSpace, rho: float) -> Self:
-        """The expected transitions take the step; sticks, alpha and gamma are then updated as in a full sweep."""
+        """Move the expected transitions by rho; then update sticks, alpha and gamma as in a full sweep."""
         assert isinstance(target, VariationalSequence)
         return update_rows(
             replace(self, transitions=torch.lerp(self.transitions, target.transitions, rho)), model.prior
@@ -145,7 +145,7 @@ class VariationalSequence(Hierarchy, Variational[Sequences, StateSpace]):
 
 
 def _log_weight(start: Tensor, transition: Tensor, emission: Tensor) -> Tensor:
-    """log of the total weight of all paths through these steps [], 0 without any."""
+    """log of the total weight of all paths through these steps [], 0 without steps."""
     if not len(emission):
         return emission.new_zeros(())
     return filter_states(start, transition, emission, [len(emission)])[1].sum()

@@ -1,7 +1,7 @@
 """Variational inference for the truncated infinite hidden Markov models: coordinate ascent, or stochastic steps.
 
-The updates are those of `factors` and `allocations`, with a chain for the law of z. Here are minibatches of sequences,
-or of blocks of a single one.
+The updates are those of `factors` and `allocations`, with a chain as the law of z. This file adds minibatches of
+sequences, or of blocks of a single one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .factors import Block, VariationalSequence
 
 
 def unions(state: VariationalSequence, data: Sequences, model: StateSpace) -> Iterator[VariationalSequence]:
-    """The most promising pairs of states, the steps of the second with the first."""
+    """The unions of the most promising pairs of states."""
     return (union(state, data, model, *pair) for pair in pairs(state, model))
 
 
@@ -37,11 +37,11 @@ PATHS = Climb(update_factors, allocate, unions)
 sweep, ascend = PATHS.sweep, PATHS.ascend
 
 
-# -- what the backend asks ---------------------------------------------------------------------------------------------
+# -- for the backend ---------------------------------------------------------------------------------------------------
 
 
 def summary(state: VariationalSequence, data: object, model: StateSpace) -> Draw:
-    """What the posterior keeps."""
+    """The draw that the posterior keeps."""
     r = state.responsibilities
     unseen = state.rows.new_full((model.truncation + 1, 1), -torch.inf)
     log_rows = torch.cat([(state.rows / state.rows.sum(1, keepdim=True)).log(), unseen], 1).to(r)
@@ -65,9 +65,9 @@ def summary(state: VariationalSequence, data: object, model: StateSpace) -> Draw
 
 
 def minibatch(data: Sequences, size: int, generator: torch.Generator) -> Minibatch[Sequences]:
-    """`size` of several sequences, or one block of `size` steps of a single one with `_BUFFER` more on either side.
+    """Draw `size` of several sequences, or a block of `size` steps of a single one with `_BUFFER` more on either side.
 
-    Messages are cut off at the ends of the buffer, where every state may enter; statistics are unbiased otherwise.
+    Messages start at the ends of the buffer, where every state may be first; apart from that, statistics are unbiased.
     """
     like: dict[str, Any] = {"generator": generator, "device": data.X.device}
     first, num_sequences = span(number := len(data.lengths))
@@ -80,7 +80,7 @@ def minibatch(data: Sequences, size: int, generator: torch.Generator) -> Minibat
 
 
 def block(data: Sequences, index: int, size: int, buffer: int) -> Minibatch[Sequences]:
-    """Block number `index` of one sequence."""
+    """Block number `index` of one sequence, with its buffer."""
     begin, end = index * size, min((index + 1) * size, data.num_data)
     first, last = max(0, begin - buffer), min(data.num_data, end + buffer)
     seen = _windows(data, [first], last - first)
@@ -91,7 +91,7 @@ def block(data: Sequences, index: int, size: int, buffer: int) -> Minibatch[Sequ
 
 
 def first_steps(data: Sequences, num_steps: int, generator: torch.Generator) -> Sequences:
-    """About `num_steps` steps from which a stochastic fit starts: some sequences, or ten windows of a single one."""
+    """The about `num_steps` steps on which a stochastic fit starts: some sequences, or ten windows of a single one."""
     number = all_count(len(data.lengths))
     if all_count(data.num_data) <= num_steps:
         return data
@@ -106,7 +106,7 @@ def first_steps(data: Sequences, num_steps: int, generator: torch.Generator) -> 
 
 
 def _windows(data: Sequences, begins: list[int], size: int) -> Sequences:
-    """Windows of `size` steps of one sequence, as sequences of their own; they may overlap."""
+    """Windows of `size` steps of one sequence, as separate sequences; they may overlap."""
     begin = torch.tensor(begins, device=data.steps.device)
     first, last = torch.searchsorted(data.steps, begin), torch.searchsorted(data.steps, begin + size)
     kept = torch.cat([torch.arange(*pair, device=begin.device) for pair in zip(first, last, strict=True)])
@@ -131,5 +131,5 @@ STEPS = Steps(
     ),
 )
 BY_RULE = StepsByRule(lambda backend, model: {NATURAL: STEPS}, family_of, splits=True)
-_BUFFER = 20  # steps before and after a block: messages that start there are exact to about 6e-10
+_BUFFER = 20  # steps before and after a block: the error of messages that start there is about 6e-10
 _NUM_WINDOWS = 10

@@ -1,4 +1,4 @@
-"""The hierarchy of the truncated infinite hidden Markov models by variational inference: rows, sticks, concentrations.
+"""The hierarchy of the truncated infinite hidden Markov models under mean field: rows, sticks, concentrations.
 
     q(rows, u, alpha, gamma) = prod_j Dir(pi_j; rows_j) prod_k Beta(u_k) Gamma(alpha) Gamma(gamma)
 
@@ -7,9 +7,10 @@ superadditive, for every alpha
 
     log Gamma(alpha) - sum_k log Gamma(alpha b_jk) >= (T - 1) log alpha + sum_k log b_jk
 
-and with it q(alpha) and q(gamma) are gamma densities. For a row with stickiness, b_jj = (1 - rho) beta_j + rho, and
-E log b_jj >= log((1 - rho) exp(E log beta_j) + rho), because log((1 - rho) exp(x) + rho) is convex in x. Both bounds
-are loose for alpha far above 1: compare ELBOs of this scheme with each other alone.
+and with this bound q(alpha) and q(gamma) are gamma densities. For a row with stickiness, b_jj = (1 - rho) beta_j + rho,
+and E log b_jj >= log((1 - rho) exp(E log beta_j) + rho), because log((1 - rho) exp(x) + rho) is convex in x. Both
+bounds are loose for alpha far above 1: compare ELBOs of this scheme with each other alone.
+
 Derivation: docs/derivations/sequences.md, Variational inference.
 """
 
@@ -35,7 +36,7 @@ class Hierarchy:
     rows: Tensor  # [T + 1, T] of q(pi_j) = Dirichlet; last row: where sequences start
     sticks: Tensor  # [2, T - 1] of q(u_k) = Beta
     concentration: Tensor  # [2] shape and rate of q(alpha); (alpha, 1) for a fixed alpha
-    top_concentration: Tensor  # [2] the same of gamma
+    top_concentration: Tensor  # [2] shape and rate of q(gamma); (gamma, 1) for a fixed gamma
     transitions: Tensor  # [T + 1, T] expected transitions under q(z); their running estimate in stochastic steps
 
     @property
@@ -58,7 +59,7 @@ State = TypeVar("State", bound=Hierarchy)
 
 
 def start_rows(transitions: Tensor, prior: HierarchicalDirichletProcess) -> dict[str, Any]:
-    """Fields of a `Hierarchy` to start from, given expected transitions [T + 1, T]."""
+    """The fields of a first `Hierarchy`, given expected transitions [T + 1, T]."""
     T = transitions.shape[1]
     one = transitions.new_ones(T - 1)
     return {
@@ -71,12 +72,12 @@ def start_rows(transitions: Tensor, prior: HierarchicalDirichletProcess) -> dict
 
 
 def update_rows(state: State, prior: HierarchicalDirichletProcess) -> State:
-    """q(u), q(alpha), q(gamma) and the rows together, given the expected transitions.
+    """Update q(u), q(alpha), q(gamma) and the rows together, given the expected transitions.
 
-    rows_jk = E[alpha] E[b_jk] + counts_jk and q(gamma) = Gamma(shape + T - 1, rate - sum_k E log(1 - u_k)) are the
-    optimum given the sticks and alpha, so that the bound is climbed in these 2 T - 1 numbers alone, by L-BFGS; the
-    shape of q(alpha) is shape + T^2 - 1, always. Updates of the rows and of beta in turn would hardly move either. Its
-    many short steps are taken on the host, wherever the state is.
+    rows_jk = E[alpha] E[b_jk] + counts_jk and q(gamma) = Gamma(shape + T - 1, rate - sum_k E log(1 - u_k)) are optimal
+    given the sticks and alpha; the shape of q(alpha) is always shape + T^2 - 1. So the bound is maximized in the
+    remaining 2 T - 1 numbers by L-BFGS. Updates of the rows and of beta in turn would hardly move either. The many
+    short steps are computed on the host.
     """
     device, names = state.rows.device, [each.name for each in fields(Hierarchy)]
     found = _climbed(replace(state, **{name: getattr(state, name).cpu() for name in names}), prior)
@@ -92,10 +93,10 @@ def _climbed(state: State, prior: HierarchicalDirichletProcess) -> State:
 
 
 def hierarchy_bound(state: Hierarchy, prior: HierarchicalDirichletProcess) -> Tensor:
-    """All terms of the ELBO with rows, sticks, alpha or gamma in them, given the expected transitions, [] float64.
+    """The terms of the ELBO with rows, sticks, alpha or gamma, given the expected transitions, [] float64.
 
-    sum_jk counts_jk E log pi_jk + E log p(pi | alpha, beta) + E log p(u | gamma) + E log p(alpha) p(gamma) + entropies,
-    with E log p(pi_j) >= (T - 1) E log alpha + sum_k [E log b_jk + (E[alpha] E[b_jk] - 1) E log pi_jk].
+    They are sum_jk counts_jk E log pi_jk + E log p(pi | alpha, beta) + E log p(u | gamma) + E log p(alpha) p(gamma) +
+    entropies, with E log p(pi_j) >= (T - 1) E log alpha + sum_k [E log b_jk + (E[alpha] E[b_jk] - 1) E log pi_jk].
     """
     T, (log_v, log_rest) = len(state.rows) - 1, expected_log_sticks(*state.sticks)
     alpha, log_alpha, alpha_kl = expect_gamma(state.concentration, prior.concentration_prior)
@@ -117,7 +118,7 @@ def expected_row_means(state: Hierarchy, prior: HierarchicalDirichletProcess) ->
 
 
 def inner(table: Tensor, log_rows: Tensor) -> Tensor:
-    """The sum [] of the products of two tables [..., T]."""
+    """The sum [] of the elementwise product of two tables [..., T]."""
     return (table * log_rows).sum()
 
 
@@ -127,7 +128,7 @@ def _log_normalizer(shape: Tensor) -> Tensor:
 
 
 def followed(state: State, prior: HierarchicalDirichletProcess) -> State:
-    """The optimal q(gamma) and rows given q(u), q(alpha) and the expected transitions."""
+    """Set q(gamma) and the rows to their optimum given q(u), q(alpha) and the expected transitions."""
     _, log_rest = expected_log_sticks(*state.sticks)
     top = best_gamma(state.top_concentration, prior.top_concentration_prior, len(log_rest), -log_rest.sum())
     rows = state.transitions + state.expected_concentration * expected_row_means(state, prior)
@@ -146,6 +147,6 @@ def _expected_log_row_means(log_v: Tensor, log_rest: Tensor, stickiness: float) 
 
 
 def _start(value: float, prior: tuple[float, float] | None, num_factors: int, like: Tensor) -> Tensor:
-    """(shape, rate) [2] of mean `value`, with the shape that the optimum has."""
+    """A gamma's (shape, rate) [2] with mean `value` and the shape of the optimum."""
     shape = prior[0] + num_factors if prior else value
     return like.new_tensor([shape, shape / value])

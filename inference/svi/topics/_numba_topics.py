@@ -1,4 +1,4 @@
-"""The documents of variational topic models compiled, one by one; see `documents` and `tokens`."""
+"""Compiled updates of the documents of variational topic models, one by one; see `documents` and `tokens`."""
 
 import math
 
@@ -10,11 +10,12 @@ from ...compiled.decorators import entry, inner, lean_entry, lean_part, part
 
 @lean_entry
 def fit_documents(rows, weights, log_weights, concentration, slopes, dual, limits, counts, tilt, sums, room):
-    """Each document at its optimum q(theta) q(z), its dual t with it (`documents`).
+    """Set q(theta) q(z) of each document, and its dual variables t, to their optimum (`documents`).
 
-    rows (starts, columns, values); weights exp(E log topic) [V, K], largest 1 for each word; slopes mu [K, C]; dual the
-    conjugates; limits (steps, change of the counts, passes, gap). counts [N, K] and tilt [N, C] are where it starts and
-    ends; sums, word_counts [V, K] and local [N], are what it adds up; room [7, K] and [3, C] is for rows of its own.
+    rows are (starts, columns, values); weights are exp(E log topic) [V, K], with the largest entry of each word 1;
+    slopes are mu [K, C]; dual holds the conjugates; limits are (steps, change of the counts, passes, gap). counts [N,
+    K] and tilt [N, C] start and end the updates; sums, word_counts [V, K] and local [N], are the results; room [7, K]
+    and [3, C] are buffers.
     """
     starts, _, values = rows
     most_steps, most_change, most_passes, most_gap = limits
@@ -49,9 +50,10 @@ def fit_documents(rows, weights, log_weights, concentration, slopes, dual, limit
 
 @inner
 def _solve(n, rows, length, weights, log_weights, base, slopes, dual, limit, tilt, room, counts):
-    """Minimize sum_e n_e log Z_e(t) + g*(-t) over t by projected steps of the curvature seen last; the counts at it.
+    """Minimize sum_e n_e log Z_e(t) + g*(-t) over t by projected gradient steps; also compute the counts.
 
-    A step is taken if the first term stays below its parabola, which is certain at the largest possible curvature.
+    The step size follows from the last curvature seen. A step is accepted if the first term stays below its quadratic
+    bound, which is certain at the largest possible curvature.
     """
     largest, most_passes, most_gap = limit
     num_topics, num_scores = slopes.shape
@@ -95,7 +97,7 @@ def _solve(n, rows, length, weights, log_weights, base, slopes, dual, limit, til
 
 @lean_part
 def _expect(n, rows, weights, log_weights, log_share, share, pull, counts):
-    """Fills counts [K] with sum_e n_e phi_e, phi_ek prop. to weights * exp(log_share); sum_e n_e log Z_e."""
+    """Set counts [K] to sum_e n_e phi_e, phi_ek prop. to weights * exp(log_share); return sum_e n_e log Z_e."""
     starts, columns, values = rows
     num_topics = len(counts)
     top = _fill_shares(log_share, share)
@@ -120,7 +122,7 @@ def _expect(n, rows, weights, log_weights, log_share, share, pull, counts):
 
 @lean_part
 def _fill_shares(log_share, share):
-    """exp(log_share) [K] relative to its largest entry; the logarithm of that one."""
+    """Set share [K] to exp(log_share) relative to its largest entry; return the log of that entry."""
     top = -np.inf
     for k in range(len(share)):
         top = max(top, log_share[k])
@@ -131,7 +133,7 @@ def _fill_shares(log_share, share):
 
 @lean_part
 def _expect_log(log_own, log_share, number, counts):
-    """The same for one entry whose products underflow: add n_e phi_e to counts [K]; log Z_e."""
+    """`_expect` for an entry whose products underflow: add n_e phi_e to counts [K]; return log Z_e."""
     top, scale = -np.inf, 0.0
     for k in range(len(counts)):
         top = max(top, log_own[k] + log_share[k])
@@ -203,7 +205,7 @@ def _log_ratio(concentration, counts):
 
 @inner
 def _best(n, score, step, tilt, dual, following):
-    """The tilt that minimizes g*(-t) + t . score + step |t - tilt|^2 / 2."""
+    """Set `following` to the tilt that minimizes g*(-t) + t . score + step |t - tilt|^2 / 2."""
     simplex, box, curvature, tube, classes, mass, margin = dual
     if not simplex:
         for c in range(len(tilt)):
@@ -226,7 +228,7 @@ def _best(n, score, step, tilt, dual, following):
 
 @inner
 def _gap(n, score, tilt, dual):
-    """g(f) + g*(-t) + t . f, which is 0 where the tilt is that of the score."""
+    """The duality gap g(f) + g*(-t) + t . f, 0 if -t is a subgradient at the score."""
     simplex, box, curvature, tube, classes, mass, margin = dual
     total = 0.0
     if not simplex:
@@ -245,15 +247,15 @@ def _gap(n, score, tilt, dual):
     return total + mass[n] * (largest - score[own]) - margin * tilt[own]
 
 
-# -- token after token, for a quadratic in the scores ------------------------------------------------------------------
+# -- token by token, for a quadratic in the scores ---------------------------------------------------------------------
 
 
 @entry
 def visit_tokens(rows, log_weights, log_share, linear, precision, moments, phi, counts):
-    """One pass over the words of each document, its tokens of a word together (`tokens`).
+    """Update phi in one pass over the words of each document; the tokens of a word are updated together (`tokens`).
 
-    log_share [N, K] is E log theta; linear [N, K] the pull of the margin; precision [N, C] and moments E eta eta^T
-    [C, K, K] its curvature; phi [nnz, K] and counts [N, K] change in step.
+    log_share [N, K] is E log theta; linear [N, K] the margin's linear term; precision [N, C] and moments E eta eta^T
+    [C, K, K] give its curvature; phi [nnz, K] and counts [N, K] change in place.
     """
     starts, columns, values = rows
     num_topics = phi.shape[1]
@@ -270,7 +272,7 @@ def visit_tokens(rows, log_weights, log_share, linear, precision, moments, phi, 
         for e in range(starts[n], starts[n + 1]):
             own, number = phi[e], values[e]
             damping = largest * (number - 1.0)
-            _add_product(curvature, own, -1.0, pulled)  # the others' pull
+            _add_product(curvature, own, -1.0, pulled)  # subtract the curvature term of one token
             top, scale = -np.inf, 0.0
             for k in range(num_topics):
                 others = pulled[k] + curvature[k, k] / 2
@@ -285,7 +287,7 @@ def visit_tokens(rows, log_weights, log_share, linear, precision, moments, phi, 
                 new = logits[k] / scale
                 step[k] = number * (new - own[k])
                 counts[n, k] += step[k]
-                step[k] += own[k]  # this token's own pull is back
+                step[k] += own[k]  # and add that of one token again
                 own[k] = new
             _add_product(curvature, step, 1.0, pulled)
 
@@ -305,7 +307,7 @@ def add_grams(starts, values, phi, grams):
 
 @part
 def _add_product(matrix, vector, times, total):
-    """Add `times` the product of a symmetric matrix and a vector to total, row by row."""
+    """Add `times` the product of a symmetric matrix and a vector to `total`, row by row."""
     for j in range(len(vector)):
         factor = times * vector[j]
         if factor != 0.0:
@@ -315,7 +317,7 @@ def _add_product(matrix, vector, times, total):
 
 @part
 def _curvature(precision, moments, length, curvature):
-    """Fill in sum_c a_c E[eta_c eta_c^T] / M^2 [K, K]; its largest entry in size."""
+    """Set `curvature` to sum_c a_c E[eta_c eta_c^T] / M^2 [K, K]; return its largest absolute entry."""
     curvature[:] = 0.0
     largest = 0.0
     for c in range(len(precision)):

@@ -1,13 +1,13 @@
-"""Documents at their optimum given the topics: q(theta) = Dir(g) and q(z), with the dual of an averaged margin.
+"""The optimum of documents given the topics: q(theta) = Dir(g) and q(z), with the dual of an averaged margin.
 
     minimize over phi   sum_e n_e sum_k phi_ek (log phi_ek - E log theta_k - E log topic_kw) + g(f),   f = mu^T E zbar
     maximize over t    -sum_e n_e log Z_e(t) - g*(-t)
 
-have one value; phi_ek(t) prop. to exp(E log theta_k + E log topic_kw + (mu t)_k / M) for the n_e tokens of a word
-(docs/derivations/topics, "Joint density"). The first sum is smooth in t and its gradient is f. So t takes projected
-gradient steps, as long as the last curvature allows, until its duality gap g(f) + g*(-t) + t . f vanishes; for one
-score they are secant steps. Then g = alpha + sum_e n_e phi_e, and so on until the counts settle. No step lowers the
-bound.
+have the same optimal value; phi_ek(t) prop. to exp(E log theta_k + E log topic_kw + (mu t)_k / M) for the n_e tokens of
+a word (docs/derivations/topics, "Joint density"). The first sum is smooth in t with gradient f. So t takes projected
+gradient steps, with a length that follows from the last curvature, until the duality gap g(f) + g*(-t) + t . f
+vanishes; with one score these are secant steps. Then the parameters of q(theta) are set to alpha + sum_e n_e phi_e, and
+both updates are repeated until the counts settle. No step lowers the bound.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from ...compiled.trusted import require_shape
 
 
 class Limits(NamedTuple):
-    """Where the dual of a document stops."""
+    """When the dual of a document stops."""
 
-    gap: float  # nats for each token, and one more
+    gap: float  # nats per token, and for one more
     passes: int
 
 
 LIMITS = Limits(1e-9, 300), Limits(1e-14, 3000)
-"""Of a sweep, and of one that would lower the bound."""
+"""The limits of a sweep, and stricter ones for a sweep that would otherwise lower the bound."""
 
 
 class Documents(NamedTuple):
-    """Documents after their steps: N documents, V words, K topics, C scores; all float64."""
+    """The results for N documents, V words, K topics and C scores; all float64."""
 
-    counts: Tensor  # [N, K] expected numbers of tokens of each topic; g less alpha
+    counts: Tensor  # [N, K] expected numbers of tokens of each topic
     tilt: Tensor  # [N, C] t
     word_counts: Tensor  # [V, K] expected numbers of tokens of each word in each topic
     divergence: Tensor  # [] sum_n KL(q(theta) q(z) || p), as in `log_dirichlet_ratio` and E log q(z)
@@ -49,7 +49,7 @@ class Documents(NamedTuple):
 
 @dataclass(frozen=True)
 class Globals:
-    """What documents are given: V words, K topics, C scores."""
+    """The global factors that documents depend on: V words, K topics, C scores."""
 
     log_topics: Tensor  # [V, K] float64 E log topic
     concentration: float  # alpha
@@ -68,15 +68,15 @@ def fit_documents(
     limits: Limits = LIMITS[0],
     compiled: bool | None = None,
 ) -> Documents:
-    """At most `num_steps` alternations of (phi, t) and g for documents X [N, V] with targets [N, C].
+    """Update (phi, t) and q(theta) alternately, at most `num_steps` times, for documents X [N, V] with targets [N, C].
 
-    They start from g of counts [N, K] and from t = tilt [N, C], which is solved up to `limits`. `compiled` chooses the
-    code; by default it is compiled on a CPU, for the losses with a box and for that of Crammer and Singer. Documents
-    without tokens keep counts 0.
+    The start is at counts [N, K] and t = tilt [N, C]; t is solved within `limits`. `compiled` chooses the code; by
+    default it is compiled on a CPU, for losses with a box and the loss of Crammer and Singer. Documents without tokens
+    keep counts 0.
     """
     X, targets = X.double(), targets.double()
     dual = _dual(given.loss, targets) if (compiled if compiled is not None else host.on_cpu(X)) else None
-    # of each word relative to its likeliest topic, so that rare words do not underflow
+    # relative to the likeliest topic of each word, so that rare words do not underflow
     log_weights = given.log_topics - given.log_topics.amax(1, keepdim=True)
     given = Globals(log_weights, given.concentration, given.slopes, given.loss)
     start = counts.clone(memory_format=torch.contiguous_format), tilt.clone(memory_format=torch.contiguous_format)
@@ -87,7 +87,7 @@ def fit_documents(
     return Documents(counts, tilt, word_counts, local.sum() + (word_counts * log_weights).sum())
 
 
-# -- compiled --------------------------------------------------------------------------------------------------------
+# -- compiled ----------------------------------------------------------------------------------------------------------
 
 
 def _fit_compiled(
@@ -112,7 +112,7 @@ def _fit_compiled(
 
 
 def _dual(loss: Loss | None, targets: Tensor) -> Any:
-    """The conjugates as arrays: (simplex, (linear, lower, upper), curvature, tube, classes, mass, margin); or None."""
+    """The conjugates as arrays (simplex, (linear, lower, upper), curvature, tube, classes, mass, margin), or None."""
     empty, none = np.zeros((3, 0, 0)), np.zeros(0)
     if loss is None:
         return False, empty, 0.0, 0.0, none.astype("int64"), none, 0.0
@@ -127,7 +127,7 @@ def _dual(loss: Loss | None, targets: Tensor) -> Any:
     return False, bounds, float(box.curvature), float(box.tube), none.astype("int64"), none, 0.0
 
 
-# -- tensors ---------------------------------------------------------------------------------------------------------
+# -- tensors -----------------------------------------------------------------------------------------------------------
 
 
 def _fit_tensors(
@@ -145,7 +145,7 @@ def _fit_tensors(
 
 @dataclass(frozen=True)
 class _Part:
-    """Some documents, all of which move at once."""
+    """Some documents, updated in parallel."""
 
     X: SparseRows  # [n, V]
     targets: Tensor  # [n, C]
@@ -170,7 +170,7 @@ class _Part:
         return counts, tilt, local, word_sums(self.X, self.X.values.unsqueeze(1) * phi)
 
     def solve(self, base: Tensor, tilt: Tensor, length: Tensor, moving: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(t [n, C], counts [n, K], sum_e n_e log Z_e [n, 1]) at the optimum of the rows that move."""
+        """(t [n, C], counts [n, K], sum_e n_e log Z_e [n, 1]) at the optimum; only rows in `moving` change."""
         counts, total = self._expect(base + self._pull(tilt, length))
         loss, slopes = self.given.loss, self.given.slopes
         if loss is None or not slopes.shape[1]:
@@ -216,7 +216,7 @@ class _Part:
 
 
 def word_sums(X: SparseRows, terms: Tensor) -> Tensor:
-    """Sums [V, K] over the entries of each word, from terms [nnz, K] of the entries."""
+    """The sums [V, K] over the entries of each word, of terms [nnz, K]."""
     order = torch.argsort(X.columns, stable=True)
     starts = torch.nn.functional.pad(torch.bincount(X.columns, minlength=X.num_columns).cumsum(0), (1, 0))
     return SparseRows(starts, order, torch.ones_like(terms[:, 0]), len(terms)) @ terms
@@ -230,4 +230,4 @@ def log_dirichlet_ratio(concentration: Tensor | float, counts: Tensor) -> Tensor
     return own + torch.lgamma(width * a + total) - torch.lgamma(width * a)
 
 
-_CHANGE = 1e-4  # of a document's tokens: the counts have settled
+_CHANGE = 1e-4  # of a document's tokens: below it the counts have settled

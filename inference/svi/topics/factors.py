@@ -1,9 +1,9 @@
-"""The factors of a topic model's mean field, the update of each, and the bound.
+"""The factors of a topic model's mean field, their updates, and the bound.
 
     q = prod_n Dir(theta_n; alpha + C_n) q(z_n)  prod_k Dir(topic_k; beta + C_k)  prod_c N(eta_c; mu_c, V_c)
 
-with the expected counts C_n of a document's and C_k of a word's tokens in each topic; q(theta) and q(topic) are always
-at their optimum given q(z). At it, KL(Dir || prior) - sum C E log = log B(prior) - log B(Dir).
+C_n are the expected counts of a document's tokens in each topic, C_k those of each word's tokens in topic k. q(theta)
+and q(topic) are always at their optimum given q(z), where KL(Dir || prior) - sum C E log = log B(prior) - log B(Dir).
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from ..rules import AVERAGING, LAST_GAP, Learned, Rule
 from .documents import LIMITS, Globals, Limits, fit_documents, log_dirichlet_ratio, word_sums
 from .tokens import MeanTopics, Words, mean_topics, visit_tokens
 
-SWEEP_LIMITS = DualLimits(1e-3, 100), DualLimits(1e-5, 100)  # of the SVM, the second where the first is not better
+SWEEP_LIMITS = DualLimits(1e-3, 100), DualLimits(1e-5, 100)  # of the SVM; the second if the first does not improve it
 
 
 @dataclass(frozen=True, kw_only=True)
 class VariationalTopics:
-    """q of N documents, V words, K topics and C scores; all float64. After a stochastic step N = 0."""
+    """The factors for N documents, V words, K topics and C scores; all float64. After a stochastic step N is 0."""
 
     word_counts: Tensor  # [V, K] expected numbers of tokens of each word in each topic
     mean: Tensor  # [K, C] mu
-    precision_tril: Tensor  # [C, K, K], of V_c^-1; "averaging": I / nu
+    precision_tril: Tensor  # [C, K, K] Cholesky factors of V_c^-1; "averaging": I / nu
     counts: OfRows  # [N, K] expected numbers of tokens of each topic in each document
     tilt: OfRows  # [N, C] duals of the documents; "gibbs": zeros
-    phi: OfEntries  # [nnz, K] "gibbs": q(z) of the tokens of each word of each document; else [0, K]
+    phi: OfEntries  # [nnz, K] "gibbs": q(z) of the tokens of each word in each document; else [0, K]
     divergence: Tensor  # [] sum_n of log B(alpha) - log B(alpha + C_n) and E log q(z)
     bound: Tensor  # [] the ELBO, or its estimate from the last minibatch
-    duality_gap: Tensor  # [] of the last dual, as a fraction of its objective; NaN where there was none
-    total_weight: float  # tokens
+    duality_gap: Tensor  # [] relative duality gap of the last dual; NaN if there was none
+    total_weight: float  # number of tokens
 
     @property
     def num_data(self) -> int:
@@ -55,17 +55,17 @@ class VariationalTopics:
 
     @property
     def classifiers(self) -> Ridge:
-        """q(eta) as the Gaussian that it is."""
+        """q(eta) as a `Ridge`."""
         return self.learned.q
 
     def with_learned(self, found: Learned) -> VariationalTopics:
-        """With another q(eta)."""
+        """Replace q(eta)."""
         mean, tril = found.mean[0], found.precision_tril[0]
         return replace(self, mean=mean, precision_tril=tril, tilt=found.tilt, duality_gap=found.gap)
 
 
 def weight_scale_of(model: TopicModel) -> float:
-    """nu; 1 of a model without scores."""
+    """nu; 1 for a model without scores."""
     return float(getattr(model, "weight_scale", 1.0))
 
 
@@ -76,7 +76,7 @@ def log_topics(state: VariationalTopics, model: TopicModel) -> Tensor:
 
 
 def with_rows(state: VariationalTopics, data: TopicData, model: TopicModel) -> VariationalTopics:
-    """The state with documents where they start: topics in equal shares, no tilt."""
+    """Set documents to their first values: equal shares of topics, tilts 0."""
     lengths = data.X.sum(1, torch.float64).unsqueeze(1)
     return replace(
         state,
@@ -88,12 +88,12 @@ def with_rows(state: VariationalTopics, data: TopicData, model: TopicModel) -> V
 
 
 def without_rows(state: VariationalTopics) -> VariationalTopics:
-    """Without what belongs to single documents."""
+    """Drop the values of single documents."""
     none = torch.full_like(state.duality_gap, torch.nan)
     return replace(state, counts=state.counts[:0], tilt=state.tilt[:0], phi=state.phi[:0], duality_gap=none)
 
 
-# -- averaging -------------------------------------------------------------------------------------------------------
+# -- averaging rule ----------------------------------------------------------------------------------------------------
 
 
 def update_documents(
@@ -105,7 +105,7 @@ def update_documents(
     limits: Limits = LIMITS[0],
     with_margin: bool = True,
 ) -> VariationalTopics:
-    """q(z) of every document at its exact optimum given q(theta), then q(theta), `num_steps` times; then q(topic)."""
+    """Set q(z) of every document to its exact optimum, then q(theta), `num_steps` times; then q(topic)."""
     loss, num_scores = (loss_of(model), state.mean.shape[1]) if with_margin else (None, 0)
     concentration, slopes = float(model.prior.document_concentration), state.mean[:, :num_scores]
     given = Globals(log_topics(state, model), concentration, slopes, loss)
@@ -116,16 +116,16 @@ def update_documents(
     return replace(state, counts=found.counts, tilt=tilt, word_counts=words, divergence=divergence)
 
 
-# -- the Gibbs classifier, augmented -----------------------------------------------------------------------------------
+# -- natural rule: augmented Gibbs classifier --------------------------------------------------------------------------
 
 
 def update_tokens(state: VariationalTopics, data: TopicData, model: TopicModel, num_steps: int) -> VariationalTopics:
-    """q(omega), q(theta) and q(z) of every document in turn, `num_steps` times; then q(topic)."""
+    """Update q(omega), q(theta) and q(z) of every document, `num_steps` times; then q(topic)."""
     X, logs = data.X, log_topics(state, model)
     alpha, phi, counts = float(model.prior.document_concentration), state.phi, state.counts
     for _ in range(num_steps):
         log_share = torch.digamma(alpha + counts)
-        if not len(phi) and len(X.columns):  # a start: q(z) without a margin
+        if not len(phi) and len(X.columns):  # at the start: q(z) without a margin
             phi = (logs[X.columns] + log_share[X.row_index]).softmax(1)
             counts = X.entry_sums(X.values.double().unsqueeze(1) * phi)
             continue
@@ -138,16 +138,16 @@ def update_tokens(state: VariationalTopics, data: TopicData, model: TopicModel, 
 
 
 def observe(state: VariationalTopics, data: TopicData, model: TopicModel) -> PseudoObservation:
-    """Expected pseudo-observations [N, C] of the scores of documents."""
+    """Expected pseudo-observations [N, C] of the documents' scores."""
     said = evidence(state, data, model)
     return said.expected(said.moments(state.classifiers))
 
 
-# -- the classifiers, under either rule -------------------------------------------------------------------------------
+# -- classifiers, under either rule ------------------------------------------------------------------------------------
 
 
 def evidence(state: VariationalTopics, data: TopicData, model: TopicModel, scale: float = 1.0) -> Evidence:
-    """What documents that each count `scale` times say of the classifiers."""
+    """The documents as `Evidence` for the classifiers; each counts `scale` times."""
     features, targets = mean_topics(state.counts, data.X), data.targets.double()
     times = targets.new_full((len(targets),), scale)
     words = Words(data.X, state.phi, state.counts)
@@ -157,29 +157,29 @@ def evidence(state: VariationalTopics, data: TopicData, model: TopicModel, scale
 def update_classifiers(
     state: VariationalTopics, data: TopicData, model: TopicModel, rule: Rule, *limits: DualLimits
 ) -> VariationalTopics:
-    """q(eta) at its optimum; of a dual, to the first of the limits at which it is better than the last one."""
+    """Set q(eta) to its optimum; a dual is solved within the first of `limits` that improves on the last one."""
     if not state.mean.shape[1]:
         return state
     return state.with_learned(rule.update(evidence(state, data, model), state.learned, *(limits or SWEEP_LIMITS)))
 
 
 def polish(state: VariationalTopics, data: TopicData, model: TopicModel) -> VariationalTopics:
-    """The last state of a fit, with mu at its optimum to rounding."""
+    """Solve the dual of the last state of a fit to rounding error."""
     return update_classifiers(state, data, model, AVERAGING, DualLimits(LAST_GAP, _LAST_PASSES))
 
 
 def cost(state: VariationalTopics, data: TopicData, model: TopicModel, rule: Rule) -> Tensor:
-    """What the labels and q(eta) cost, [] float64: minus what they add to the bound."""
+    """Minus the labels' and q(eta)'s terms of the bound, [] float64."""
     if not state.mean.shape[1]:
         return state.bound.new_zeros(())
     return -rule.bound(evidence(state, data, model), state.learned)
 
 
-# -- the bound -------------------------------------------------------------------------------------------------------
+# -- the bound ---------------------------------------------------------------------------------------------------------
 
 
 def with_bound(state: VariationalTopics, model: TopicModel, cost: Tensor) -> VariationalTopics:
-    """The state with its ELBO, given what the margin and q(eta) cost []."""
+    """Compute the ELBO, given the cost [] of the margin and q(eta)."""
     topics = log_dirichlet_ratio(model.prior.topic_concentration, state.word_counts.T).sum()
     return replace(state, bound=-(state.divergence + topics + cost))
 

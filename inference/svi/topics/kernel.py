@@ -1,10 +1,10 @@
-"""Mean field of topic models: LDA, and MedLDA under either reading of its margin.
+"""Mean field of topic models: LDA, and MedLDA under either rule for its margin.
 
 `rule="averaging"` minimizes J = KL(q || p) + sum_n g(E f_n), the problem of the paper, with q(eta_c) = N(mu_c, nu^2 I):
-documents and classifiers solve their duals, exactly. `rule="gibbs"` raises a bound of the log evidence with the omegas
-of the margin among the factors, and keeps q(z), nnz x K numbers. Both record the ELBO, -J, which no sweep lowers.
-Without scores (LDA) they are one algorithm, that of Blei, Ng & Jordan (2003). On minibatches the topics take natural
-gradient steps, and so does q(eta); of the averaging rule it is an implicit one.
+the duals of documents and classifiers are solved exactly. `rule="gibbs"` raises a bound of the log evidence in which
+the omegas of the margin have factors; it keeps q(z), nnz x K numbers. Both record the ELBO (-J), which no sweep lowers.
+Without scores (LDA) both are the algorithm of Blei, Ng & Jordan (2003). On minibatches the topics take natural-gradient
+steps, and so does q(eta); under the averaging rule its step is an implicit one.
 
 Sources: Zhu, Ahmed & Xing (2012); Hoffman et al. (2013); docs/derivations/scale, "Stochastic steps";
 docs/derivations/topics, "Joint density"; docs/derivations/regbayes, "Conjugates of the losses" and "Averaging and
@@ -52,7 +52,10 @@ from .factors import (
 
 
 def init(model: TopicModel, data: TopicData, generator: torch.Generator) -> VariationalTopics:
-    """Each topic from the words of a few documents with like targets and of all; then some sweeps without a margin."""
+    """A first state: each topic from the words of a few documents with similar targets and of all; then some sweeps.
+
+    The sweeps are without the margin.
+    """
     K, C = model.num_topics, data.targets.shape[1]
     words = data.X.double()
     total = all_sum(words.sum(0))
@@ -78,8 +81,7 @@ def init(model: TopicModel, data: TopicData, generator: torch.Generator) -> Vari
 
 
 def similar(data: TopicData, num_groups: int, generator: torch.Generator) -> Tensor:
-    """Numbers [K, S] of documents in groups, in the order of their targets or of classes, of which each group has about
-    one."""
+    """Row numbers [K, S] of documents in groups, one for each topic, by targets or classes."""
     order = torch.randperm(all_count(data.num_data), generator=generator, device=data.X.device)
     targets, num_scores = data.targets, data.targets.shape[1]
     if num_scores:
@@ -95,7 +97,7 @@ def similar(data: TopicData, num_groups: int, generator: torch.Generator) -> Ten
 
 
 def sweep(state: VariationalTopics, data: TopicData, model: TopicModel, *, rule: Rule) -> VariationalTopics:
-    """Every document with its topics, then the classifiers; by duals again, to rounding, if the bound has fallen."""
+    """Update every document, topics, then classifiers; again with stricter limits if the bound has fallen."""
     least = state.bound if state.num_data == data.num_data else torch.full_like(state.bound, -torch.inf)
     start = started(state, data, model)
     for update in _DOCUMENTS[rule]:
@@ -111,14 +113,14 @@ def sweep(state: VariationalTopics, data: TopicData, model: TopicModel, *, rule:
 def started(
     state: VariationalTopics, data: TopicData, model: TopicModel
 ) -> tuple[VariationalTopics, TopicData, TopicModel, int]:
-    """What documents are given, and how many steps they take; they take more where they start anew."""
+    """The arguments of an update of documents; those at their first values take more steps."""
     return (state, data, model, _NUM_STEPS) if state.num_data == data.num_data else anew(state, data, model)
 
 
 def anew(
     state: VariationalTopics, data: TopicData, model: TopicModel
 ) -> tuple[VariationalTopics, TopicData, TopicModel, int]:
-    """The same of documents where they start."""
+    """The arguments of an update of documents at their first values."""
     return with_rows(state, data, model), data, model, _NUM_FIRST_STEPS
 
 
@@ -128,7 +130,7 @@ def anew(
 def extrapolate(
     state: VariationalTopics, rows: TopicData, model: TopicModel, num_data: int, num_units: float
 ) -> VariationalTopics:
-    """Factors as if all documents were like these: where stochastic steps start."""
+    """The start of stochastic steps: factors as if all documents were like these."""
     scale = num_data / all_count(rows.num_data)
     if all_count(len(state.phi)):
         q = extrapolated(state.classifiers, weight_scale_of(model), scale)
@@ -139,11 +141,13 @@ def extrapolate(
 def stochastic_sweep(
     state: VariationalTopics, batch: Minibatch[TopicData], model: TopicModel, rho: float, *, rule: Rule
 ) -> VariationalTopics:
-    """Topics move by rho towards those of a batch that stands for all, in natural parameters, and so does q(eta); of
-    averaged classifiers it is a step that `implicit` finds. The bound is the batch's estimate from before the step."""
+    """Move topics and q(eta) by rho to the optimum for a batch, scaled to represent all documents.
+
+    Averaged classifiers move by `implicit`. The recorded bound is the batch's estimate at the factors before the step.
+    """
     local = _DOCUMENTS[rule][0](*anew(without_rows(state), batch.data, model))
     words = batch.scale * local.word_counts
-    with among(None):  # there are no rows to sum over
+    with among(None):  # without rows there is nothing to sum over ranks
         fixed = cost(without_rows(state), batch.data.rows(slice(0)), model, rule)
     rows = batch.scale * (local.divergence + cost(local, batch.data, model, rule) - fixed)
     apart = ((state.word_counts - words) * log_topics(state, model)).sum()
@@ -159,11 +163,11 @@ def stochastic_sweep(
 
 
 def implicit(features: Tensor, targets: Tensor, loss: Loss, mean: Tensor, variance: float, tilt: Tensor) -> Tensor:
-    """mu [K, C] that minimizes |mu - mean|^2 / (2 variance) + sum_n g(mu^T a_n), with features a [n, K].
+    """The mu [K, C] that minimizes |mu - mean|^2 / (2 variance) + sum_n g(mu^T a_n), with features a [n, K].
 
-    It is mean + variance sum_n a_n t_n^T with the tilts of its own scores, not of those before (as in Pegasos), so that
-    it is stable at any size. With mean (1 - rho) mu and variance rho N / n nu^2, rho = 1 and all points, it is the SVM.
-    Found by accelerated proximal gradient steps from tilts [n, C].
+    It is mean + variance sum_n a_n t_n^T with the tilts at its own scores (not at those before the step, as in
+    Pegasos), so the step is stable at any size. With mean (1 - rho) mu, variance rho N / n nu^2, rho = 1 and all
+    points, it is the SVM. It is found by accelerated proximal gradient steps from tilts [n, C].
     """
     largest = variance * torch.linalg.eigvalsh(features.T @ features)[-1]
     ahead, momentum = tilt, 1.0
@@ -177,11 +181,11 @@ def implicit(features: Tensor, targets: Tensor, loss: Loss, mean: Tensor, varian
     return mean + variance * features.T @ tilt
 
 
-# -- what the backend asks ---------------------------------------------------------------------------------------------
+# -- for the backend ---------------------------------------------------------------------------------------------------
 
 
 def summary(state: VariationalTopics, data: TopicData, model: TopicModel) -> Draw:
-    """What the posterior keeps."""
+    """The draw that the posterior keeps."""
     dtype, hyper = data.X.dtype, model.prior.start(state.word_counts)
     shape = (state.word_counts + model.prior.topic_concentration).T
     kept = TopicDraw(
@@ -198,7 +202,7 @@ def summary(state: VariationalTopics, data: TopicData, model: TopicModel) -> Dra
 
 
 def restored_topics(kept: Draw, data: TopicData, model: TopicModel) -> VariationalTopics:
-    """The state that a draw was made of, without documents; expected counts come back from topics and their sizes."""
+    """Restore the state, without documents, from its draw; expected counts follow from topics and their sizes."""
     sizes, beta = kept["topic_sizes"].double(), float(kept["topic_concentration"])
     shape = kept["topics"].double().T * (sizes + kept["topics"].shape[1] * beta)
     mean = kept["weights"].double()
@@ -217,7 +221,7 @@ def restored_topics(kept: Draw, data: TopicData, model: TopicModel) -> Variation
 
 
 def require_fixed(model: TopicModel) -> None:
-    """Raise NotImplementedError unless the concentrations are fixed."""
+    """Raise NotImplementedError unless the prior's concentrations are fixed."""
     prior = model.prior
     if prior.document_concentration_prior is not None or prior.topic_concentration_prior is not None:
         raise NotImplementedError(
@@ -227,7 +231,7 @@ def require_fixed(model: TopicModel) -> None:
 
 
 def steps_by(rule: Rule) -> Steps[VariationalTopics, TopicData, TopicModel]:
-    """The steps of a rule."""
+    """The functions of a fit under a rule."""
     return Steps(
         state=VariationalTopics,
         init=init,
@@ -236,13 +240,13 @@ def steps_by(rule: Rule) -> Steps[VariationalTopics, TopicData, TopicModel]:
         draw=summary,
         stochastic=by_rows(extrapolate, partial(stochastic_sweep, rule=rule), stream_points),
         rows="counts",
-        warn=lambda draws, model: None,  # no truncation binds
+        warn=lambda draws, model: None,  # no truncation can be too small
         polish=polish if rule.has_dual else None,
     )
 
 
 def steps_of(backend: SVI, model: TopicModel) -> dict[Rule, Steps[VariationalTopics, TopicData, TopicModel]]:
-    """Without scores both rules are that of duals, which keeps no q(z)."""
+    """The functions by rule; without scores, both are those of the averaging rule, which keeps no q(z)."""
     return {rule: steps_by(AVERAGING if loss_of(model) is None else rule) for rule in RULES.values()}
 
 
@@ -251,8 +255,8 @@ _DOCUMENTS: dict[Rule, tuple[Callable[..., VariationalTopics], ...]] = {
     AVERAGING: tuple(partial(update_documents, limits=limits) for limits in LIMITS),
     NATURAL: (update_tokens,),
 }
-_NUM_SEEDS = 5  # documents that a topic starts from
+_NUM_SEEDS = 5  # documents per topic at the start
 _FIRST_SWEEPS = 10  # without a margin
 _NUM_STEPS = 5  # of a document in a sweep
-_NUM_FIRST_STEPS = 30  # where it starts
+_NUM_FIRST_STEPS = 30  # of a document at its first values
 _IMPLICIT_STEPS = 100

@@ -1,12 +1,13 @@
-"""Tokens under a quadratic margin: the augmented mean field of topics, token after token.
+"""Updates of tokens under a quadratic margin: the augmented mean field of topics, token by token.
 
 With pseudo-observations (a, b) of the scores, E eta eta^T = B and S = sum_e n_e phi_e, a document has
 
     E f^2 = [S^T B S - sum_e n_e phi_e^T B phi_e + diag(B).S] / M^2
     log phi_mk = E log theta_k + E log topic_kw + sum_c [b mu_k / M - a (B_kk / 2 + (B (S - phi_m))_k) / M^2] + const
 
-(docs/derivations/topics, "Joint density"). The n tokens of one word share their phi: their quadratic among each other
-is replaced by its tangent and (n - 1) max |a B| / M^2 KL(phi || phi before), which is above it by Pinsker's inequality.
+(docs/derivations/topics, "Joint density"). The n tokens of one word share their phi. The quadratic term among these
+tokens is replaced by its tangent plus (n - 1) max |a B| / M^2 KL(phi || phi before), an upper bound by Pinsker's
+inequality.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def mean_topics(counts: Tensor, X: SparseRows) -> Tensor:
 
 
 def score_moments(X: SparseRows, phi: Tensor, counts: Tensor, classifiers: Ridge) -> Scores:
-    """E f and Var f [N, C] of q(z) = phi [nnz, K] with counts [N, K], and of q(eta)."""
+    """E f and Var f [N, C] under q(z) = phi [nnz, K] with counts [N, K], and under q(eta)."""
     lengths, moments = _lengths(X), eta_moments(classifiers)
     mean = mean_topics(counts, X) @ classifiers.mean[0]
     square = torch.einsum("nj,cjk,nk->nc", counts, moments, counts) + counts @ moments.diagonal(dim1=-2, dim2=-1).T
@@ -68,9 +69,9 @@ def score_grams(X: SparseRows, phi: Tensor, counts: Tensor, precision: Tensor) -
 
 
 def own_grams(X: SparseRows, phi: Tensor, *, compiled: bool | None = None) -> Iterator[tuple[slice, Tensor]]:
-    """sum_e n_e phi_e phi_e^T [n, K, K] of n documents X [N, V] at a time, from phi [nnz, K]; the slices of documents.
+    """Chunks of documents X [N, V], as slices with sum_e n_e phi_e phi_e^T [n, K, K], from phi [nnz, K].
 
-    All classifiers share it. `compiled` chooses the code; by default it is compiled on a CPU.
+    All classifiers share these matrices. `compiled` chooses the code; by default it is compiled on a CPU.
     """
     K, values = phi.shape[1], X.values.double()
     for some in row_chunks(X, K * K):
@@ -92,7 +93,7 @@ def own_grams(X: SparseRows, phi: Tensor, *, compiled: bool | None = None) -> It
 
 @dataclass(frozen=True, eq=False)
 class MeanTopics(Evidence):
-    """What documents say of classifiers that see their mean topics zbar, with features E zbar [N, K] under q(z)."""
+    """Documents for classifiers of their mean topics zbar, with features E zbar [N, K] under q(z)."""
 
     words: Words = field(kw_only=True)
 
@@ -115,7 +116,7 @@ def visit_tokens(
     *,
     compiled: bool | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(phi [nnz, K], counts [N, K]) after one pass over the tokens of documents X [N, V].
+    """Update phi [nnz, K] and counts [N, K] in one pass over the tokens of documents X [N, V]; return both.
 
     Parameters
     ----------
@@ -159,12 +160,12 @@ def _visit_tensors(
     phi: Tensor,
     counts: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """The first words of all documents, then the second words, and so on."""
+    """Update the first words of all documents, then their second words, and so on."""
     curvature = torch.einsum("nc,cjk->njk", precision / _lengths(X).square(), moments)
     largest, half = curvature.abs().amax((1, 2)).unsqueeze(1), curvature.diagonal(dim1=1, dim2=2) / 2
     sizes, order = X.starts.diff().sort(descending=True, stable=True)
     for place, number_left in enumerate((len(sizes) - torch.bincount(sizes).cumsum(0)).tolist()[:-1]):
-        rows = order[:number_left]  # those that have so many words
+        rows = order[:number_left]  # the documents with that many words
         entries = X.starts[rows] + place
         number, own = X.values[entries].double().unsqueeze(1), phi[entries]
         others = (curvature[rows] @ (counts[rows] - own).unsqueeze(2)).squeeze(2) + half[rows]
