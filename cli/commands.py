@@ -18,7 +18,7 @@ from ..inference import FeaturePosterior, PartitionPosterior, Posterior
 from ..inference.distributed.collectives import on_all
 from .errors import CommandError, Interrupted, reported
 from .files import check_output, delimiter_of, interrupted_name, tell_of_older, text_file
-from .fitting import checkpoint_options, when_interrupted
+from .fitting import checkpoint_options, compiling_told, when_interrupted
 from .problems import problem_of
 from .progress import bar
 from .ranks import rank, ranked
@@ -31,7 +31,7 @@ from .tables import Table, listed, read_table
 def fit(options: argparse.Namespace) -> None:
     """Search settings, fit to a table and save the posterior, with names of features and classes in its metadata."""
     stopped: list[str] = []
-    with reported(), ranked() as group, when_interrupted(stopped.append):
+    with reported(), ranked() as group, when_interrupted(stopped.append), compiling_told():
         table = on_all(lambda: _table(options))
         posterior, metadata, said = (fit_blocks if options.batch_size else _fit_at_once)(table, options, group)
         posterior.metadata = metadata
@@ -77,6 +77,7 @@ def predict(options: argparse.Namespace) -> None:
     table, names = _features(posterior.metadata, options)
     with (
         reported(),
+        compiling_told(),
         text_file(options.output) if to_file else nullcontext(sys.stdout) as file,
         bar(table.num_rows, "predict", unit="row", hidden=not to_file) as progress,
     ):

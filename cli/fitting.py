@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+from tqdm import tqdm
 
 from ..inference import FitInterrupted, Posterior
+from ..inference.compiled.clock import COMPILATION
 from .errors import reported
 
 
@@ -38,6 +42,12 @@ def when_interrupted(act: Callable[[str], Any]) -> Iterator[None]:
         yield
 
 
+def compiling_told() -> AbstractContextManager[None]:
+    """On a terminal, a line before the first compilation: it takes seconds, and the next command loads what it made."""
+    said = "regbayes: compiling, once; later commands load what this one has compiled"
+    return COMPILATION.told(partial(tqdm.write, said, file=sys.stderr) if sys.stderr.isatty() else None)
+
+
 def stop(message: str) -> NoReturn:
     """Make Ctrl-C in one fit end the whole command."""
     raise KeyboardInterrupt
@@ -49,7 +59,7 @@ def quiet_and_single_threaded() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with warnings.catch_warnings(), reported():
+        with warnings.catch_warnings(), reported(), compiling_told():
             warnings.simplefilter("once")
             warnings.filterwarnings("ignore", module="sklearn")
             yield

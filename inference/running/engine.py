@@ -12,7 +12,9 @@ import math
 import os
 import time
 import warnings
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from typing import Any, cast
 
 from torch import Tensor
@@ -60,7 +62,7 @@ def run(sweeps: Sweeps) -> list[Chain]:
     """
     fit, schedule = _Fit(sweeps), sweeps.schedule
     fit.open_files()
-    with fit.show() as fit.bar, fit.interrupts.caught():
+    with fit.show() as fit.bar, fit.interrupts.caught(), COMPILATION.told(fit.says_compiling()):
         try:
             fit.run()
         except FitStopped:
@@ -158,6 +160,10 @@ class _Fit:
             disable=None if self.schedule.progress is None else not self.schedule.progress,
             leave=False,
         )
+
+    def says_compiling(self) -> Callable[[], None] | None:
+        """What the bar says until the first sweep ends, if that waits for a compilation; None without a bar."""
+        return None if self.bar.disable else partial(self.bar.set_postfix_str, "compiling")
 
     def run(self) -> None:
         """Sweep all chains to their ends."""

@@ -392,6 +392,21 @@ def test_ctrl_c_in_a_fit_keeps_what_was_reached_beside_the_output(table, tmp_pat
 
 
 @pytest.mark.usefixtures("small_backends")
+@pytest.mark.parametrize("on_terminal", [True, False])
+def test_a_terminal_is_told_of_a_compilation(table, tmp_path, capsys, monkeypatch, on_terminal):
+    from numba import njit
+
+    from regbayes.cli import commands
+
+    search = commands.search
+    monkeypatch.setattr(commands, "search", lambda *arguments: (njit(lambda x: x + 1)(1), search(*arguments))[1])
+    monkeypatch.setattr("sys.stderr.isatty", lambda: on_terminal)
+    assert main(["fit", "--data", str(table), "--target", "kind", "--output", str(tmp_path / "p.pt")]) == 0
+    told = "regbayes: compiling, once; later commands load what this one has compiled\n"
+    assert capsys.readouterr().err.count(told) == on_terminal
+
+
+@pytest.mark.usefixtures("small_backends")
 def test_a_fit_goes_on_from_its_checkpoint_as_if_it_had_not_stopped(table, tmp_path, capsys, ctrl_c_in_sweep):
     fit = ["fit", "--data", str(table), "--target", "kind", "--inference", "gibbs", "--output"]
     assert main([*fit, str(tmp_path / "whole.pt"), "--no-search"]) == 0

@@ -13,8 +13,11 @@ import pytest
 from numba import njit
 
 import regbayes.inference
+from regbayes.inference import SVI
 from regbayes.inference.compiled import decorators
 from regbayes.inference.compiled.clock import COMPILATION
+from regbayes.inference.running.sweeps import Sweeps
+from regbayes.models import DPM
 
 PACKAGE = Path(regbayes.inference.__file__).parents[1]
 
@@ -164,3 +167,28 @@ def test_compilation_is_timed_apart_functions_within_another_once() -> None:
     outside(2.0)
     assert COMPILATION.seconds - before == compiled
     assert COMPILATION.depth == 0
+
+
+def test_whoever_waits_for_a_compilation_is_told_once_before_it(monkeypatch, capsys) -> None:
+    said = []
+    with COMPILATION.told(lambda: said.append(COMPILATION.depth)), COMPILATION.told(None):
+        COMPILATION.start()
+        COMPILATION.start()
+        assert said == [0]
+        COMPILATION.stop()
+        COMPILATION.stop()
+        njit(lambda x: x + 1)(1)
+    assert said == [0]
+    njit(lambda x: x + 2)(1)  # nobody waits
+    with COMPILATION.told(lambda: said.append("outside")):
+        with COMPILATION.told(lambda: said.append("inside")):
+            njit(lambda x: x + 3)(1)
+        njit(lambda x: x + 4)(1)
+    assert said == [0, "inside"]
+
+    start = Sweeps.start
+    monkeypatch.setattr(Sweeps, "start", lambda *arguments: (njit(lambda x: x + 5)(1), start(*arguments))[1])
+    X = np.random.default_rng(0).normal(size=(20, 2))
+    for progress in (True, False):
+        SVI(num_steps=2, progress=progress).fit(DPM(truncation=8), X)
+        assert ("compiling" in capsys.readouterr().err) == progress
