@@ -1,7 +1,8 @@
-"""Single steps of sequences moved to the states where all that they change costs least, compiled.
+"""Compiled moves of single steps of sequences to the states where their total change of cost is least.
 
-A path's structure is in the numbers of moves `counts` [K + 1, K] between states, from the start row last, their sums
-`exits` [K + 1] and the numbers of `successors` [K + 1] of every row; `gains` [m] are F(m + 1) - F(m), F(m) = m log m.
+The structure of a path is in the transition counts `counts` [K + 1, K] between states (last row: starts), their row
+sums `exits` [K + 1] and the numbers of `successors` [K + 1] of the rows. `gains` [m] are F(m + 1) - F(m), F(m) = m log
+m.
 """
 
 from ..compiled.decorators import entry, part
@@ -9,7 +10,7 @@ from ..compiled.decorators import entry, part
 
 @part
 def count(j, k, sign, counts, exits, successors, successor, weight, gains):
-    """One more move from j to k (sign 1), and what it costs; or one less (-1), and what that saves."""
+    """Add (sign 1) or remove (-1) a transition from j to k; return its cost, or minus what its removal saves."""
     if sign < 0:
         counts[j, k] -= 1
         exits[j] -= 1
@@ -26,10 +27,10 @@ def count(j, k, sign, counts, exits, successors, successor, weight, gains):
 
 @entry
 def move_steps(costs, starts, penalty, successor, weight, gains, counts, exits, successors, sizes, states, most):
-    """Move every step to its cheapest state, one after another, until a pass moves none.
+    """Move every step to its cheapest state, one after another, until a pass over the steps moves none.
 
-    Beside the cost [N, K] of a step, a new state costs `penalty`, and a new kind of move `successor`. The states [N],
-    their sizes [K] and the three arrays that count moves change in place.
+    Besides the step's cost [N, K], a state without steps costs `penalty`, and a new kind of transition `successor`. The
+    states [N], their sizes [K] and the three arrays of transition counts change in place.
     """
     N, K = costs.shape
     table = counts, exits, successors, successor, weight, gains
@@ -44,7 +45,7 @@ def move_steps(costs, starts, penalty, successor, weight, gains, counts, exits, 
             sizes[own] -= 1
             best, least = own, 0.0
             for place in range(K):
-                k = (own + place) % K  # its own first: it stays on a tie
+                k = (own + place) % K  # starts with its own state, which is kept on a tie
                 cost = costs[t, k] + (penalty if sizes[k] == 0 else 0.0)
                 cost += count(before, k, 1, *table)
                 if after >= 0:

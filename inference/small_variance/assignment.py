@@ -1,4 +1,4 @@
-"""Costs of points under components, chunk by chunk, so that scores, costs and their minimum never leave the cache.
+"""Costs of points under components, computed in chunks so that scores, costs and their minimum stay in the cache.
 
 Q_n(k) = scale D(x_n, mu_k) - log phi(y_n | eta_k . a_n)                         (docs/derivations/mixtures, "M2DPM")
 """
@@ -20,26 +20,26 @@ from .problem import Problem
 
 
 class Nearest(NamedTuple):
-    """The cheapest component of every point."""
+    """The cheapest component of every point, its cost, and the scores under it."""
 
     assignments: Tensor  # [N]
-    cost: Tensor  # [N] of the points there
-    scores: Tensor | None = None  # [N, C] of the points there; None: nobody had to know
+    cost: Tensor  # [N], cost of each point in its component
+    scores: Tensor | None = None  # [N, C], scores in that component; None if they were not needed
 
 
 class Savings(NamedTuple):
-    """What components would save the points for which any of them saves something."""
+    """What each component would save the points, for points with a saving only."""
 
-    points: Tensor  # [M] their numbers
+    points: Tensor  # [M], their numbers
     saved: Tensor  # [M, K]
 
 
 def nearest_components(problem: Problem, centers: Tensor, weights: Tensor) -> Nearest:
-    """The cheapest component of every point, and what it costs there, from classifiers [K, P, C] of the components.
+    """The cheapest component of every point and its cost, from centres and classifiers [K, P, C] of the components.
 
-    Losses are never negative. So where the nearest centre of a point is nearer than all others by more than the loss
-    there, no other component is cheaper. On a CPU this decides nearly all points, from divergences in single precision
-    and a bound of their rounding. For the other points all costs are computed.
+    Losses are never negative. So if the nearest centre of a point is nearer than all others by more than the loss
+    there, no other component is cheaper. On a CPU this settles nearly all points, from divergences in single precision
+    and a bound of their rounding error. For the remaining points all costs are computed.
     """
     X = problem.X
     if not host.on_cpu(X) or X.is_sparse:
@@ -71,15 +71,15 @@ def all_costs(problem: Problem, centers: Tensor, weights: Tensor) -> Tensor:
 
 
 def all_savings(problem: Problem, centers: Tensor, weights: Tensor, cost: Tensor) -> Savings:
-    """r_n [q_n - Q_n(k)]_+: what each component would save the points, of the costs q [N] that they have now.
+    """r_n [q_n - Q_n(k)]_+: what each component would save the points, whose present costs are q [N].
 
-    The next call for the same problem writes over them.
+    The next call for the same problem overwrites the result.
     """
     room, excess, saving = problem.room(len(centers)), (cost - problem.base).unsqueeze(1), list[Tensor]()
     first = 0
     for rows, costs in _cost_chunks(problem, centers, weights):
         saved = torch.sub(excess[rows], costs, out=costs).relu_()
-        some = torch.nonzero(saved.amax(1)).squeeze(1)  # few: most points are nearer to their own centre
+        some = torch.nonzero(saved.amax(1)).squeeze(1)  # few rows: most points are nearest to their own centre
         own = torch.index_select(saved, 0, some, out=room[first : first + len(some)])
         if problem.data.weights is not None:
             own *= problem.data.weights[rows][some].to(own).unsqueeze(1)
@@ -101,7 +101,7 @@ def component_sums(
 def sums_later(
     X: Rows, assignments: Tensor, num_components: int, weights: Tensor | None = None
 ) -> Callable[[], tuple[Tensor, Tensor]]:
-    """What `component_sums` gives, [K, D] and [K], known with the next sum over all ranks."""
+    """A function that returns `component_sums`, [K, D] and [K]; among ranks it joins the next exchange."""
     sums = X.new_zeros(num_components, X.shape[1], dtype=torch.float64)
     counts = sums.new_zeros(num_components)
     if not host.on_cpu(X) or X.is_sparse:
@@ -123,7 +123,7 @@ def sums_later(
 
 
 def _sums(X: Rows, assignments: Tensor, num_components: int, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Sums and numbers of rows, sparse or dense; the latter by the matrix of memberships, for which no host waits."""
+    """Sums and numbers of rows, of sparse or dense rows; the dense ones without a wait of the host."""
     if X.is_sparse:
         X = X if weights is None else X.scale_rows(weights)
         return group_sums(X, assignments, num_components), torch.bincount(assignments, weights, num_components)
@@ -133,11 +133,11 @@ def _sums(X: Rows, assignments: Tensor, num_components: int, weights: Tensor | N
 
 
 def _leaders(problem: Problem, X: Tensor, centers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The nearest centre [N] of every row of X, by how much at least the others' divergences exceed its own [N], and
-    this one [N], without its base.
+    """The nearest centre [N] of every row, a lower bound [N] of its lead over other centres, and its divergence [N].
 
-    In single precision the error of o - x . s is at most (D + 8) u (|x| |s| + |o|), with u the rounding of one step of
-    its sum. Underflow adds a little to that; after an overflow the point is undecided.
+    The divergence is without its base. In single precision the error of o - x . s is at most (D + 8) u (|x| |s| + |o|),
+    with u the rounding error of one addition. Underflow adds a little to that; after an overflow the lead is not
+    positive.
     """
     from . import _numba_assignment
 
@@ -145,7 +145,7 @@ def _leaders(problem: Problem, X: Tensor, centers: Tensor) -> tuple[Tensor, Tens
     exact = _terms(problem, centers)
     slope, offset = (terms.float() for terms in exact)
     nearest, lead, own = torch.empty(N, dtype=torch.int64), torch.empty(N), centers.new_empty(N)
-    step = _chunk_rows(X, max(K, D) // 2)  # numbers half as long
+    step = _chunk_rows(X, max(K, D) // 2)  # single precision needs half the memory
     buffer = torch.empty(K * step)
     for start in range(0, N, step):
         rows = slice(start, min(N, start + step))
@@ -162,13 +162,13 @@ def _leaders(problem: Problem, X: Tensor, centers: Tensor) -> tuple[Tensor, Tens
 
 
 def _terms(problem: Problem, centers: Tensor) -> tuple[Tensor, Tensor]:
-    """slope [K, D] and offset [K]: scale D(x, mu_k) is offset - x . slope, without its base."""
+    """slope [K, D] and offset [K]: scale D(x, mu_k) without its base is offset - x . slope."""
     slope, offset = problem.likelihood.divergence_terms(centers)
     return problem.scale * slope, problem.scale * offset
 
 
 def _cheapest(problem: Problem, centers: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """The same as `nearest_components` from all costs of all points."""
+    """As `nearest_components`, from all costs of all points."""
     N = problem.num_data
     assignments = torch.empty(N, dtype=torch.int64, device=centers.device)
     cost = centers.new_empty(N)
@@ -180,7 +180,7 @@ def _cheapest(problem: Problem, centers: Tensor, weights: Tensor) -> tuple[Tenso
 
 
 def _cost_chunks(problem: Problem, centers: Tensor, weights: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Slices of the rows, and their costs [n, K] without the base of the divergence. The next chunk overwrites them."""
+    """Slices of the rows with their costs [n, K], without the divergence's base; each overwrites the last."""
     X, features, targets = problem.X, problem.data.features, problem.data.targets
     (K, P, C), N = weights.shape, len(X)
     slope, offset = _terms(problem, centers)
@@ -202,12 +202,12 @@ def _cost_chunks(problem: Problem, centers: Tensor, weights: Tensor) -> Iterator
 
 
 def _argmin(costs: Tensor) -> Tensor:
-    """Index [n] of the least entry of each row; numpy's argmin is vectorized on a CPU, torch's is not."""
+    """Index [n] of the least entry of each row; on a CPU by numpy, whose argmin is vectorized, unlike torch's."""
     return torch.from_numpy(costs.numpy().argmin(1)) if host.on_cpu(costs) else costs.argmin(1)
 
 
 def _chunk_rows(X: Rows, width: int) -> int:
-    """Rows for which `width` numbers each fit a core's cache, or fill a GPU."""
+    """The number of rows for which arrays of `width` numbers per row fit a core's cache, or occupy a GPU."""
     return max(1, min(len(X), (_CACHE_NUMBERS if host.on_cpu(X) else _GPU_NUMBERS) // max(1, width)))
 
 

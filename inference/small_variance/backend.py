@@ -171,8 +171,10 @@ class SmallVariance(Backend):
 
 
 def _lowest(chains: list[Chain]) -> Chain:
-    """The lowest descent, the first of those that differ by rounding alone. After Ctrl-C descents without a step count
-    only if there is no other."""
+    """The chain of lowest objective, the first one among those equal up to rounding.
+
+    Chains without a step, as after Ctrl-C, count only if there is no other.
+    """
     moved = [chain for chain in chains if chain.step] or chains
     values = [float(chain.state.objective) for chain in moved]
     return next(
@@ -181,24 +183,26 @@ def _lowest(chains: list[Chain]) -> Chain:
 
 
 def _cheap_restarts(data: KernelData, row_cost: int) -> int:
-    """How many descents together cost about as much as one descent of many rows of a mixture does; a row of another
-    structure costs `row_cost` times as much."""
-    seen = getattr(data, "features", None)  # what classifiers see; latent features and tasks add a few columns at most
+    """How many descents together cost about as much as one descent of a mixture with many rows.
+
+    A row of another structure costs `row_cost` times as much as one of a mixture.
+    """
+    seen = getattr(data, "features", None)  # latent features and tasks add a few columns at most
     width = data.X.shape[1] + (0 if seen is None else seen.shape[1])
-    num_rows = all_count(getattr(data, "num_own", data.num_data))  # of a source it is of all ranks already
+    num_rows = all_count(getattr(data, "num_own", data.num_data))  # a source has the number of all ranks
     return max(1, min(_MOST_RESTARTS, _NUMBERS // (num_rows * (_OVERHEAD + width) * row_cost)))
 
 
 def _told(data: KernelData) -> int:
-    """How many components may have classifiers that so many rows can determine, within bounds."""
-    first = cast(Data, getattr(data, "first", data))  # of a source, whose rows have no weights, the first block
+    """How many components can have classifiers that so many rows determine, within bounds."""
+    first = cast(Data, getattr(data, "first", data))  # a source's rows have no weights
     told = int(first.total_weight if first is data else data.num_data) // (_ROWS * first.features.shape[1])
     return max(_COMPONENTS, min(_MOST_COMPONENTS, told))
 
 
 _COMPONENTS, _MOST_COMPONENTS = 8, 16
-_ROWS = 15  # for each weight of a component's classifier
+_ROWS = 15  # rows per weight of a component's classifier
 _MOST_RESTARTS = 16
 _NUMBERS = 10**5
 _ROUNDING = 1e-10
-_OVERHEAD = 10  # columns that cost as much as what a row costs whatever its columns
+_OVERHEAD = 10  # the fixed cost of a row, in columns

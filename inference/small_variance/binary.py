@@ -1,4 +1,4 @@
-"""Where a descent over binary features stands, whoever has the bits: rows, or the dimensions that tasks project."""
+"""The state of a descent over binary features, of rows or of the dimensions that tasks project."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class BinaryDescent:
-    """One descent: K features of N rows or dimensions, P further inputs, C classifiers."""
+    """One descent: K features of N rows or dimensions, P additional inputs, C classifiers."""
 
     features: Tensor  # [N, K] of 0 and 1 in the dtype of X
     weights: Tensor  # [K + P, C]
-    tilt: Tensor  # of the dual of the classifiers, from which the next solution starts
+    tilt: Tensor  # dual variables of the classifiers, where the next dual starts
     penalty: Tensor  # []
     objective: Tensor  # [] float64
     converged: bool = False
@@ -26,23 +26,23 @@ class BinaryDescent:
         return self.features.shape[1]
 
     def only(self, columns: Tensor) -> Self:
-        """The state with some of its features, from their indices [K']; its objective is not up to date."""
+        """Keep the features with indices [K']; the objective is not updated."""
         inputs = torch.arange(self.num_features, len(self.weights), device=columns.device)
         weights = self.weights[torch.cat([columns, inputs])]
         return replace(self, features=self.features[:, columns], weights=weights)
 
     def without(self, feature: Tensor | int) -> Self:
-        """The state without one of its features, from its index []."""
+        """Remove the feature with index []."""
         every = torch.arange(self.num_features, device=self.features.device)
         return self.only(every[every != feature])
 
     def occupied(self) -> Self:
-        """The state without features that no row or dimension here has."""
+        """Remove the features that no row or dimension has."""
         some = torch.nonzero(self.features.sum(0)).squeeze(1)
         return self if len(some) == self.num_features else self.only(some)
 
     def with_column(self, column: Tensor) -> Self:
-        """The state with one more feature, of some rows [N], that no score sees yet."""
+        """Add a feature that the rows with column [N] 1 have; its weights are 0."""
         K, unseen = self.num_features, self.weights.new_zeros(1, self.weights.shape[1])
         features = torch.cat([self.features, column.to(self.features).unsqueeze(1)], 1)
         return replace(self, features=features, weights=torch.cat([self.weights[:K], unseen, self.weights[K:]]))

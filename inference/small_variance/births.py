@@ -1,4 +1,4 @@
-"""New components of a descent: where they open, best first, and which points move there."""
+"""Openings of new components: where they open, best first, and which points move there."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def open_components(
     single: bool = False,
     most_components: int | None = None,
 ) -> Descent:
-    """Open components at some points, best first, as long as that saves more than it costs:
+    """Open components at some points, best first, while their gain is positive.
 
     gain(i) = sum_n r_n [Q_n(z_n) - Q_n(component of i alone)]_+ - Lambda(K + 1) + Lambda(K) - |eta_i|^2 / 2 nu^2 - ...
 
-    with the weights r_n of the points (1 without). Savings are taken from the costs [N] that are left once the
-    components before have been opened; K counts these components too. With `single` only points for which a component
-    of their own would pay are candidates.
+    with the weights r_n of the points (1 by default). Savings are computed from the costs [N] that remain after the
+    components opened before, which K includes. With `single`, only points for which a component of their own would pay
+    are candidates.
     """
     K = state.num_components
     most = problem.data.span[1] if most_components is None else most_components - K
@@ -61,8 +61,10 @@ def open_components(
 
 
 def candidates(excess: Tensor, num_components: int, problem: Problem, generator: torch.Generator) -> Tensor:
-    """The numbers [M] of points that may found a component: those that cost most beyond a component of their own [N],
-    and a random sample in proportion to it and to their weights."""
+    """The numbers [M] of points that may found a component: the dearest ones, and a weighted random sample.
+
+    A point's cost counts beyond that of a component of its own, `excess` [N].
+    """
     span, weights = problem.data.span, problem.data.weights
     N = span[1]
     most = max(4, min(max(16, num_components), _GAIN_NUMBERS // max(N, problem.X.shape[1])))
@@ -84,10 +86,10 @@ def _best_first(
     assignments: Tensor,
     first_label: int,
 ) -> list[int]:
-    """The candidates opened, in order; points move to them in `assignments` [N], and savings by M are used up.
+    """Open candidates in the order of their gains and return them; `assignments` [N] and `savings` change in place.
 
-    A candidate that has lost more than half of its savings to the others waits for a later sweep: once the centres have
-    moved to their means, it often does not pay.
+    A candidate that has lost more than half of its savings to other candidates waits for a later sweep: after the
+    centres have moved to their means, it often does not pay.
     """
     points, saved = savings
     total = all_sum(saved.sum(0, dtype=torch.float64))

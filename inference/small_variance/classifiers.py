@@ -1,4 +1,4 @@
-"""The classifiers of all components at fixed assignments: each is scored by the points of its own component."""
+"""The classifiers of all components at fixed assignments; each scores the points of its own component."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ def fit_classifiers(
     num_steps: int,
     scores: Tensor | None = None,
 ) -> Estimate:
-    """Classifiers that cost no component more than `weights` [K, P, C], from dual variables [N, C]; and from the scores
-    [N, C] of the points under these weights, where they are known.
+    """Classifiers that cost no more than `weights` [K, P, C], from dual variables [N, C], and scores [N, C] if known.
 
-    A joint hinge is always fitted by its dual. Other hinges are fitted by theirs where points are few and the dual is
-    compiled: of many points, majorizer steps come as near in less time.
+    A joint hinge is always fitted by its dual. Other hinges are fitted by theirs if points are few and the dual is
+    compiled: with many points, majorizer steps come as close in less time.
     """
     margins, limits = problem.margins(assignments, len(weights)), None
     if joint_hinge(margins.loss) is not None:
@@ -32,6 +31,6 @@ def fit_classifiers(
     return minimum(margins, estimate(margins, weights, duals, scores), limits, num_steps)
 
 
-_GAP, _PASSES = 1e-3, 25  # for each step
+_GAP, _PASSES = 1e-3, 25  # per step
 _SOLVED = DualLimits(1e-10, 500)
 _MOST_ROWS = 2000

@@ -1,9 +1,10 @@
 """DP-means and M2DPM: descent on the small-variance objective of a mixture of classifiers.
 
-No step raises L (`problem`). Assignments see the labels; new points are assigned by the divergence alone.
+No step raises L (`problem`). Assignments depend on the labels; new points are assigned by the divergence alone.
+
 Sources: Kulis & Jordan (2012); Wang & Zhu (2014), equations (31)-(35) and algorithm 1, with the corrections of
-docs/derivations/mixtures, "M2DPM" and "What the papers print": components open after the pass, and by what they save
-in all.
+docs/derivations/mixtures, "M2DPM" and "What the papers print": components open after the pass, and by their total
+saving.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from .state import Descent, Parts
 
 
 def init(problem: Problem, penalty: float) -> Descent:
-    """One component with all points."""
+    """A state with one component that holds all points."""
     N, (P, C) = problem.num_data, (problem.data.features.shape[1], problem.data.targets.shape[1])
     assignments = torch.zeros(N, dtype=torch.int64, device=problem.X.device)
     centers = problem.centers(*component_sums(problem.X, assignments, 1, problem.data.weights))
@@ -36,7 +37,7 @@ def init(problem: Problem, penalty: float) -> Descent:
 
 
 def of_labels(problem: Problem, labels: Tensor) -> Descent:
-    """The components that labels [N] stand for, settled and at a penalty of 0."""
+    """A settled state with the components given by labels [N], at penalty 0."""
     state, assignments = init(problem, 0.0), labels.unique(return_inverse=True)[1]
     K = int(assignments.max()) + 1
     centers, weights = state.centers.expand(K, -1), state.weights.expand(K, -1, -1)
@@ -52,7 +53,7 @@ def at_penalty(state: Descent, penalty: float, problem: Problem) -> Descent:
 
 
 def nearer(problem: Problem, penalty: float, centers: Tensor, weights: Tensor) -> Descent:
-    """One component with all points, or these components [K, S], [K, P, C] with the points that they are nearest to."""
+    """One component with all points or, if cheaper, components [K, S], [K, P, C] with the points nearest to them."""
     whole = init(problem, penalty)
     state, _ = assign(replace(whole, centers=centers, weights=weights), problem)
     state, parts = fit_components(state, problem, 1)
@@ -61,11 +62,11 @@ def nearer(problem: Problem, penalty: float, centers: Tensor, weights: Tensor) -
 
 
 def scattered(problem: Problem, penalty: float, most_components: int, generator: torch.Generator) -> Descent:
-    """Components around points, any number of them up to so many: what later restarts start from.
+    """A state with up to `most_components` components around random points: the start of later restarts.
 
-    A founder is drawn in proportion to what a point costs under the founders before it, less what it costs in a
-    component of its own. Then a share of the points moves to components at random: else founders keep their neighbours,
-    and restarts end alike.
+    A founder is drawn in proportion to the cost of a point under the founders before it, minus its cost in a component
+    of its own. Then a share of the points moves to random components: otherwise founders keep the points near them, and
+    restarts end alike.
     """
     state = init(problem, penalty)
     costs, founders = all_costs(problem, state.centers, state.weights)[:, 0], list[Tensor]()
@@ -94,7 +95,7 @@ def sweep(
 ) -> Descent:
     """One pass over the points. A settled state is also searched for splits and merges before it is final.
 
-    `value` is L [] of the state where its own is not up to date: known with the next sum over all ranks.
+    If the state's objective is not up to date, `value` returns its L []; among ranks it joins the next exchange.
     """
     before = state
     assignments, cost, scores = nearest_components(problem, state.centers, state.weights)
@@ -117,7 +118,7 @@ def sweep(
 
 
 def assign(state: Descent, problem: Problem) -> tuple[Descent, Tensor]:
-    """Every point to its cheapest component, empty ones deleted; and the costs [N]."""
+    """Assign every point to its cheapest component and remove empty components; also return the costs [N]."""
     assignments, cost, _ = nearest_components(problem, state.centers, state.weights)
     return replace(state, assignments=assignments).occupied(), cost
 
@@ -125,7 +126,7 @@ def assign(state: Descent, problem: Problem) -> tuple[Descent, Tensor]:
 def fit_components(
     state: Descent, problem: Problem, num_steps: int, scores: Tensor | None = None
 ) -> tuple[Descent, Parts]:
-    """The best centres and better classifiers at these assignments, where scores [N, C] may be known."""
+    """The best centres and better classifiers at these assignments; scores [N, C] if they are known."""
     told = sums_later(problem.X, state.assignments, state.num_components, problem.data.weights)
     fit = fit_classifiers(problem, state.assignments, state.weights, state.duals, num_steps, scores)
     sums, counts = told()
@@ -134,12 +135,12 @@ def fit_components(
 
 
 def objective(problem: Problem, state: Descent) -> Tensor:
-    """L of a state, []."""
+    """The objective L of a state, []."""
     return objective_later(problem, state)()
 
 
 def objective_later(problem: Problem, state: Descent) -> Callable[[], Tensor]:
-    """L of a state, [], known with the next sum over all ranks."""
+    """A function that returns the objective L [] of a state; among ranks it joins the next exchange."""
     K = state.num_components
     margins, base = problem.margins(state.assignments, K), Later(problem.own_base)
     told = sums_later(problem.X, state.assignments, K, problem.data.weights)
@@ -154,7 +155,7 @@ def _objective(problem: Problem, state: Descent, parts: Parts, base: Tensor) -> 
 
 
 def _stirred(state: Descent, generator: torch.Generator) -> Descent:
-    """The state with a share of its points in components at random."""
+    """Move a share of the points to random components."""
     N, K, device = len(state.assignments), state.num_components, generator.device
     moves = own_draws(N, lambda n, stream: torch.rand(n, generator=stream, device=device) < _STIRRED, generator)
     anywhere = own_draws(N, lambda n, stream: torch.randint(K, (n,), generator=stream, device=device), generator)

@@ -1,9 +1,10 @@
-"""One-versus-rest classifiers of all components over all points, at fixed assignments.
+"""One-versus-rest hyperplanes of all components, which score all points, at fixed assignments.
 
     SVM_k(eta) = |eta|^2 / (2 nu^2) - sum_n r_n log phi(y_nk | eta^T a_n),     y_nk = +1 if z_n = k, else -1
 
-r_n is the weight of a point, 1 without: one set of K scores that sees every row. R0 is the least cost of one that
-rejects every point, what a component without points costs (docs/derivations/repelling, "Small-variance limit").
+r_n is the weight of a point, 1 by default. They are K scores of one set of classifiers that scores every row. R0 is the
+least cost of a hyperplane that rejects every point, which is the cost of a component without points
+(docs/derivations/repelling, "Small-variance limit").
 """
 
 from __future__ import annotations
@@ -23,29 +24,29 @@ from ..distributed.collectives import all_rows
 
 
 def hyperplane_costs(points: Data, assignments: Tensor, weights: Tensor, model: Model) -> Tensor:
-    """SVM_k [K] of weights [K, P, 1] over points, in double precision; any label [N] below 0 is of none."""
+    """SVM_k [K] of weights [K, P, 1], in double precision; a point whose component [N] is below 0 belongs to none."""
     if not weights.numel():
         return torch.zeros(len(weights), dtype=torch.float64, device=weights.device)
     return _sides(points, assignments, len(weights), model).value(weights.transpose(0, 2)).squeeze(0)
 
 
 class Fitted(NamedTuple):
-    """The last fit of K hyperplanes to the M points of all ranks by the dual, where the next one starts."""
+    """The last dual fit of K hyperplanes to the M points of all ranks, where the next fit starts."""
 
-    labels: Tensor  # [M] of whom a point was, -1 of a component that is gone
-    num_steps: Tensor  # [K] int64, which the gap belongs to
+    labels: Tensor  # [M], component of each point in that fit; -1 if the component was removed
+    num_steps: Tensor  # [K] int64, steps that the gap corresponds to
     tilt: Tensor  # [M, K] float64
     costs: Tensor  # [K] float64, SVM_k
 
     def opened(self) -> Fitted:
-        """With one more component, whose hyperplane was not fitted."""
+        """Add a component whose hyperplane is not fitted."""
         tilt = torch.cat([self.tilt, torch.full_like(self.tilt[:, :1], torch.nan)], 1)
         num_steps, costs = (torch.cat([each, each.new_zeros(1)]) for each in (self.num_steps, self.costs))
         return Fitted(self.labels, num_steps, tilt, costs)
 
     def kept(self, index: Tensor) -> Fitted:
-        """Of some components [K'] in increasing order; the others are gone."""
-        label = self.num_steps.new_full((len(self.costs) + 1,), -1)  # the last one is of nobody
+        """Keep some components [K'], in increasing order."""
+        label = self.num_steps.new_full((len(self.costs) + 1,), -1)  # the last entry is for points of no component
         label[index] = torch.arange(len(index))
         return Fitted(label[self.labels], self.num_steps[index], self.tilt.index_select(1, index), self.costs[index])
 
@@ -53,11 +54,11 @@ class Fitted(NamedTuple):
 def fit_hyperplanes(
     points: Data, assignments: Tensor, weights: Tensor, model: Model, num_steps: int, fitted: Fitted | None = None
 ) -> tuple[Tensor, Tensor, Fitted | None]:
-    """Weights [K, P, 1] that cost no component more than those given, and their costs [K]; assignments [N].
+    """Weights [K, P, 1] that cost no component more than those given, and their costs [K], at assignments [N].
 
-    Where the dual is compiled and rows are few, each rank takes those of all rows to a gap that falls with the square
-    of the number of steps; those that were `fitted` to the same points in as many steps stay. Else they take so many
-    majorizer steps.
+    If the dual is compiled and rows are few, each rank solves the duals of all rows to a gap that falls with the square
+    of `num_steps`; hyperplanes already `fitted` to the same points in as many steps are kept. Otherwise `num_steps`
+    majorizer steps are taken.
     """
     if not weights.numel():
         return weights, hyperplane_costs(points, assignments, weights, model), None
@@ -72,7 +73,7 @@ def fit_hyperplanes(
 def _by_dual(
     points: Data, labels: Tensor, weights: Tensor, model: Model, num_steps: int, fitted: Fitted | None
 ) -> tuple[Tensor, Tensor, Fitted]:
-    """The same from labels [M] of the points of all ranks."""
+    """Solve the duals, from components `labels` [M] of the points of all ranks."""
     features, times = points.together
     targets = sides(labels, torch.arange(len(weights)), features)
     if fitted is None:
@@ -96,11 +97,11 @@ def _by_dual(
 
 
 def _sides(points: Data, assignments: Tensor, num_components: int, model: Model) -> Scored:
-    """Every point is a positive of its own component and a negative of all others."""
+    """The rows with signs: every point is a positive of its own component and a negative of all others."""
     labels = torch.arange(num_components, device=assignments.device)
     targets = sides(assignments, labels, points.features)
     return Scored(points.features, targets, model.loss, model.weight_scale, points.weights, source=points)
 
 
-_GAP, _PASSES = 0.4, 10  # of a step
-_MOST_ROWS = 10_000  # of more majorizers come as near in less time
+_GAP, _PASSES = 0.4, 10  # of one step
+_MOST_ROWS = 10_000  # with more rows, majorizers come as close in less time

@@ -1,9 +1,9 @@
-"""What stays fixed during a descent of components that repel or follow one another, and what its structure costs.
+"""The objective of a descent of components that repel, or of states of sequences, including the cost of z's structure.
 
     J = scale sum_n D(x_n, mu_{z_n}) + sum_k [SVM_k(eta_k) - R0] + structure(z)
 
-Here the points are exchangeable, structure(z) = Lambda(K); `sequence` has the landscape of state sequences. A model
-without hyperplanes has neither SVM_k nor R0 (docs/derivations/repelling, "Small-variance limit";
+Here the points are exchangeable and structure(z) = Lambda(K); the subclass in `sequence` is for state sequences. A
+model without hyperplanes has neither SVM_k nor R0 (docs/derivations/repelling, "Small-variance limit";
 docs/derivations/sequences, "Small-variance limit").
 """
 
@@ -31,10 +31,10 @@ from .state import Descent, RepellingDescent
 
 @dataclass(frozen=True)
 class Landscape:
-    """The landscape of exchangeable points: M = N."""
+    """The objective for exchangeable points: all N points are observed (M = N)."""
 
     problem: Problem  # of the M observed points
-    empty: Tensor  # [1, P, C] the hyperplane that rejects every point at the least cost
+    empty: Tensor  # [1, P, C] the cheapest hyperplane that rejects every point
     empty_cost: Tensor  # [1] R0
 
     @classmethod
@@ -42,53 +42,52 @@ class Landscape:
         """The landscape of a resolved model."""
         return cls(Problem.of(model, data, scale), *_rejecting(data, model))
 
-    # -- what depends on the structure -----------------------------------------------------------------------------
+    # -- methods that depend on the structure --------------------------------------------------------------------------
 
     @property
     def prior(self) -> PartitionPrior:
-        """What prices the components of the descents of DP-means that a fit starts from."""
+        """The prior whose prices are used by the DP-means descents at the start of a fit."""
         prior: PartitionPrior = self.problem.model.prior
         return prior
 
     def observed(self, assignments: Tensor) -> Tensor:
-        """Assignments [M] of the observed points, from all [N]."""
+        """Assignments [M] of the observed points, from those of all points [N]."""
         return assignments
 
     def places(self, index: Tensor) -> Tensor:
-        """Where in [N] points are that have these places in [M]."""
+        """Indices in [N] of observed points with indices in [M]."""
         return index
 
     def completed(self, assignments: Tensor) -> Tensor:
-        """Assignments [N] from those of the observed points [M]."""
+        """Assignments [N] of all points, from those of the observed points [M]."""
         return assignments
 
     def cheapest(self, costs: Tensor, state: RepellingDescent, unused: float) -> Tensor:
-        """Assignments [N] of least cost, or less than now, from the costs [M, K] of the observed points."""
+        """The cheapest assignments [N], or cheaper ones than now, from the costs [M, K] of the observed points."""
         return costs.argmin(1)
 
     def saved(self, costs: Tensor, state: RepellingDescent) -> Tensor:
-        """What points save that go to their cheapest component, [] float64, from their costs [M, K].
+        """What points save, [] float64, if each goes to its cheapest component, from their costs [M, K].
 
-        Where moves have prices as well it is not known, inf.
+        inf if transitions have prices too: the saving is then unknown.
         """
         own = costs.gather(1, self.observed(state.assignments).unsqueeze(1)).squeeze(1)
         return all_sum(self.problem.data.counted(own - costs.amin(1)).sum(dtype=torch.float64))
 
     def stepwise(self, state: RepellingDescent) -> Tensor:
-        """Assignments [N] after moves of single points that lower J. Exchangeable points have none left after
-        `cheapest`."""
+        """Assignments [N] after moves of single points that lower J; here there are none after `cheapest`."""
         return state.assignments
 
     def structure_later(self, state: RepellingDescent) -> Callable[[], Tensor]:
-        """structure(z) [] float64, known with the next sum over all ranks."""
+        """A function that returns structure(z) [] float64; among ranks it joins the next exchange."""
         price = self.problem.model.prior.price(state.penalty.double(), state.num_components)
         return partial(torch.as_tensor, price, dtype=torch.float64, device=state.penalty.device)
 
     def natural_transition_penalty(self, start: Callable[[], Descent], plain: Problem) -> float:
-        """The default of the penalty of a transition, from a descent of DP-means, if there are transitions."""
+        """The default penalty of a transition, from a descent of DP-means; 0 without transitions."""
         return 0.0
 
-    # -- what does not ---------------------------------------------------------------------------------------------
+    # -- methods that do not -------------------------------------------------------------------------------------------
 
     def plain(self) -> Problem:
         """The problem without hyperplanes."""
@@ -96,7 +95,7 @@ class Landscape:
         return Problem.of(DPM(self.problem.likelihood, self.prior), bare, self.problem.scale)
 
     def objective(self, state: RepellingDescent) -> Tensor:
-        """J of a state, [] float64."""
+        """The objective J of a state, [] float64."""
         problem, own = self.problem, self.observed(state.assignments)
         data = problem.data
         told = sums_later(problem.X, own, state.num_components, data.weights)
@@ -105,7 +104,7 @@ class Landscape:
         return self.value(state, problem.divergences(*told(), state.centers), costs, structure())
 
     def value(self, state: RepellingDescent, divergences: Tensor, costs: Tensor, structure: Tensor) -> Tensor:
-        """J of a state, [] float64, from the divergences of its components and SVM_k, each [K], and structure(z)."""
+        """The objective J, [] float64, from divergences and SVM_k of the components, each [K], and structure(z)."""
         components = divergences + (costs - self.empty_cost) + self.problem.smoothing(state.centers)
         return components.sum() + self.total_base + structure
 
@@ -115,17 +114,17 @@ class Landscape:
         return self.problem.total_base
 
     def draw(self, state: RepellingDescent) -> Draw:
-        """What a Posterior keeps of a state."""
+        """The draw that a posterior keeps of a state."""
         drawn = state.draw(self.problem.model, self.problem.data.weights)
         return drawn | {"scale": state.centers.new_tensor(self.problem.scale)}
 
 
 def _rejecting(points: Data, model: Model) -> tuple[Tensor, Tensor]:
-    """The hyperplane [1, P, C] that rejects every point at the least cost, and that cost [1].
+    """The cheapest hyperplane [1, P, C] that rejects every point, and its cost [1].
 
-    It starts from weights along the mean a of the features, or zero if that costs less. As losses with a conjugate are
-    convex, N loss(mean score) bounds their sum from below: for centred features, where a is the intercept alone, the
-    best multiple of a is the least R0 of all, and stays.
+    The start is along the mean a of the features, or 0 if that costs less. As losses with a conjugate are convex, N
+    loss(mean score) bounds their sum from below. For centred features, where a is the intercept alone, the best
+    multiple of a therefore has the least cost R0 of all, and is returned.
     """
     features, (P, C) = points.features, (points.features.shape[1], points.targets.shape[1])
     nobody = torch.full((len(features),), -1, device=features.device)

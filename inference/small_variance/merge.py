@@ -1,4 +1,4 @@
-"""Merges: two components become one wherever that, with a new centre and a new classifier, costs less."""
+"""Merges of two components, where one component with a new centre and a new classifier costs less."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .state import Descent, Parts
 
 
 def merge_components(state: Descent, parts: Parts, problem: Problem) -> tuple[Descent, Parts]:
-    """Merge the best disjoint pairs, again and again, until no merge lowers the objective."""
+    """Merge the best disjoint pairs repeatedly, until no merge lowers the objective."""
     while state.num_components > 1:
         state, parts, gains = merge_once(state, parts, problem)
         if not gains:
@@ -27,9 +27,9 @@ def merge_components(state: Descent, parts: Parts, problem: Problem) -> tuple[De
 def merge_once(
     state: Descent, parts: Parts, problem: Problem, most: int | None = None, least_gain: float = 0.0
 ) -> tuple[Descent, Parts, list[float]]:
-    """Merge the best disjoint pairs, at most so many, that lower the objective by more than `least_gain`; the gains.
+    """Merge the best disjoint pairs, at most `most`, that lower the objective by more than `least_gain`; the gains.
 
-    Each merge is refunded Lambda(K) - Lambda(K - 1), K after the merges before.
+    Each merge saves the price Lambda(K) - Lambda(K - 1), with K after the merges before.
     """
     pairs = _near_pairs(state.centers, problem)
     savings, centers, weights, joint = _merged(pairs, state, parts, problem)
@@ -51,10 +51,10 @@ def merge_once(
 
 
 def _merged(pairs: Tensor, state: Descent, parts: Parts, problem: Problem) -> tuple[Tensor, Tensor, Tensor, Parts]:
-    """By how much each pair [M, 2] would lower the objective, its refund apart, and the component that it would become.
+    """What each pair [M, 2] saves if merged, apart from the price of a component, and the merged components.
 
-    Its divergence follows from the sums of rows. Its classifier is the better one of the two. The most promising pairs
-    are then fitted again. So a merge attains the gain that is named here.
+    The divergence follows from the sums of rows. The classifier is the better one of the two; for the most promising
+    pairs it is then fitted again. So a merge attains at least the gain that is returned.
     """
     first, second = pairs.T
     one, other = parts.rows(first), parts.rows(second)
@@ -84,12 +84,12 @@ def _merged(pairs: Tensor, state: Descent, parts: Parts, problem: Problem) -> tu
 
 
 def _better_classifier(first: Tensor, second: Tensor, state: Descent, problem: Problem) -> tuple[Tensor, Tensor]:
-    """For each pair of components the classifier [M, P, C] that costs less on both, and what it costs [M]."""
+    """For each pair of components, the classifier [M, P, C] that costs less on the points of both, and its cost [M]."""
     weights = state.weights
     if not weights.numel():
         return weights[first], torch.zeros(len(first), dtype=torch.float64, device=weights.device)
     losses = all_costs(problem.without_divergence(), state.centers, weights)
-    # [K, K]: points of the row, classifier of the column
+    # [K, K]: losses of the row's points under the column's classifier
     cross, _ = component_sums(losses, state.assignments, len(weights), problem.data.weights)
     ridge = problem.ridge(weights)
     options = torch.stack([cross[first, k] + cross[second, k] + ridge[k] for k in (first, second)])
@@ -100,7 +100,7 @@ def _better_classifier(first: Tensor, second: Tensor, state: Descent, problem: P
 def _apply(
     pairs: Tensor, state: Descent, parts: Parts, centers: Tensor, weights: Tensor, joint: Parts
 ) -> tuple[Descent, Parts]:
-    """Each pair's first component becomes the merged one, its second disappears."""
+    """Replace the first component of each pair by the merged one, and remove the second."""
     keep, drop = pairs.T
     K, device = len(state.centers), state.centers.device
     target = torch.arange(K, device=device).index_put((drop,), keep)

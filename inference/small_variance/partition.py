@@ -32,40 +32,43 @@ from .state import Descent
 
 
 def check(backend: SmallVariance, model: Mixture) -> None:
-    """Raise on a family without a small-variance limit."""
+    """Raise NotImplementedError on a likelihood without a small-variance limit."""
     require_divergence(model)
 
 
-splits_sources = True  # ranks may have a source of rows each
+splits_sources = True  # each rank may have its own source of rows
 
 
 def takes_labels(model: Mixture) -> bool:
-    """Whether a descent may start from labels."""
+    """Whether a descent may start from given assignments."""
     return not model.repels
 
 
 def auto_scale(model: Mixture) -> float:
-    """More than 1 where components have classifiers of classes: labels decide less which component a row has."""
+    """More than 1 if components have classifiers of classes: else labels determine the components too much."""
     coding = coding_of(model)
     return 3.0 if takes_labels(model) and coding is not None and coding.has_classes else 1.0
 
 
 def alone(backend: SmallVariance, model: Mixture) -> str:
-    """Ranks may have rows each, except where the descent starts from labels, or solves a joint dual to its gap."""
+    """What to change so that ranks can share the rows; "" if nothing.
+
+    Starts from labels are not shared; a joint hinge is not, because its dual is solved to its gap.
+    """
     if joint_hinge(model.loss) is not None:
         return "take loss=Hinge()"
     return "leave init out" if isinstance(backend.init, Tensor) else ""
 
 
 def kernel(backend: SmallVariance, model: Mixture) -> Kernel:
-    """The descent for a resolved model."""
+    """The kernel of a resolved model."""
     if takes_labels(model):
         return kernel_of(Descent, partial(MixtureRestarts.of, backend))
     return repelling.kernel(backend, Landscape.of)
 
 
 def stream(backend: SmallVariance, model: Mixture, source: RowSource) -> tuple[Kernel, Mixture, Any]:
-    """The descent, the resolved model and its data, of rows that a source has: few are fitted as a tensor."""
+    """The kernel, the resolved model and its data, for rows from a source; a few rows are fitted as a tensor."""
     why = "its components repel" if not takes_labels(model) else alone(backend, model)
     if why:
         raise NotImplementedError(f"SmallVariance of {type(model).__name__} reads no source of rows: {why}; or SVI().")
@@ -77,22 +80,25 @@ def stream(backend: SmallVariance, model: Mixture, source: RowSource) -> tuple[K
 
 @dataclass(frozen=True, eq=False)
 class MixtureRestarts(PricedRestarts[Problem, Descent]):
-    """Restarts of DP-means with classifiers: from one component, from those that the penalty comes from or from labels;
-    then from scattered components."""
+    """Restarts of DP-means with classifiers.
+
+    The first starts from one component, from the components that the penalty comes from, or from labels; the others
+    start from random components.
+    """
 
     @classmethod
     def of(cls, backend: SmallVariance, model: Mixture, data: Data) -> Self:
-        """Those of a resolved model."""
+        """The restarts of a resolved model."""
         return cls(backend, Problem.of(model, data, backend.scale))
 
     @property
     def single(self) -> bool:
-        """Whether a component opens only where that pays for one point alone."""
+        """Whether a component opens only if that pays for a single point."""
         return self.backend.creation == "single"
 
     @cached_property
     def labelled(self) -> Descent:
-        """The components of the labels [N] that a descent starts from."""
+        """The state given by the labels [N] in `init`."""
         labels, N = torch.as_tensor(self.backend.init), self.problem.data.num_data
         if labels.shape != (N,):
             raise ValueError(f"init has shape {tuple(labels.shape)}; expected [{N}], a label for each row.")
@@ -100,7 +106,7 @@ class MixtureRestarts(PricedRestarts[Problem, Descent]):
 
     @cached_property
     def wanted(self) -> Wanted:
-        """As many components as are wanted, drawn from the seed of the fit, and their penalty."""
+        """A state with the wanted number of components, drawn from the seed of the fit, and its penalty."""
         return joint_penalty(self.problem, self.backend.num_components, self.seeded())
 
     def natural_penalty(self, generator: torch.Generator) -> float:
@@ -114,7 +120,7 @@ class MixtureRestarts(PricedRestarts[Problem, Descent]):
         return self.begun()(self.problem)
 
     def begun(self) -> Callable[[Problem], Descent]:
-        """One component with all points of a problem; or those that the penalty comes from, where they cost less."""
+        """A function (problem) -> state with one component, or with the components of `wanted` if they cost less."""
         penalty = self.penalty
         if self.single or self.backend.penalty is not None:
             return lambda problem: descent.init(problem, penalty)
@@ -138,14 +144,14 @@ class MixtureRestarts(PricedRestarts[Problem, Descent]):
 
 @dataclass(frozen=True, eq=False)
 class StreamedRestarts(MixtureRestarts):
-    """The same over the blocks of a source, in as many passes as there are sums; the problem is that of a sample."""
+    """`MixtureRestarts` over the blocks of a source, with one pass for each sum; `problem` is that of a sample."""
 
     stream: Stream[Data]
-    start: int  # of the rows of this rank among those of all
+    start: int  # number of this rank's first row among the rows of all ranks
 
     @classmethod
     def over(cls, backend: SmallVariance, model: Mixture, found: Stream[Data]) -> Self:
-        """Those of a resolved model, with the rows that its penalty comes from, drawn by the generator of the fit."""
+        """The restarts of a resolved model; the sample that gives the penalty is drawn with the fit's seed."""
         seeded = torch.Generator(found.X.device).manual_seed(backend.seed)
         chosen, (start, _) = sampled_rows(found.num_own, MOST_ROWS, seeded), span(found.num_own)
         parts, found.marks = on_all(lambda: _picked(found, chosen - start))
@@ -155,19 +161,19 @@ class StreamedRestarts(MixtureRestarts):
 
     @cached_property
     def wanted(self) -> Wanted:
-        """As of all rows, from those of the sample."""
+        """As in `MixtureRestarts`, from the sample, scaled to all rows."""
         generator = self.seeded()
-        sampled_rows(self.stream.num_own, MOST_ROWS, generator)  # as far as the sample came
+        sampled_rows(self.stream.num_own, MOST_ROWS, generator)  # to bring the generator past that draw
         ratio = self.stream.num_data / all_count(self.problem.num_data)
         return joint_penalty(self.problem, self.backend.num_components, generator, ratio)
 
     def first(self, generator: torch.Generator) -> Descent:
-        """The same, in a pass."""
-        begun = self.begun()  # before the passes, which are over other rows
+        """As in `MixtureRestarts`, in a pass."""
+        begun = self.begun()  # before the passes, whose problems have other rows
         return self._passed(lambda problem, rows: begun(problem), generator)
 
     def scattered(self, generator: torch.Generator) -> Descent:
-        """Components around rows at random."""
+        """A state with components around random rows."""
         penalty, most = self.penalty, 2 * self.backend.num_components
         return self._passed(lambda problem, rows: descent.scattered(problem, penalty, most, generator), generator)
 
@@ -175,19 +181,19 @@ class StreamedRestarts(MixtureRestarts):
         """One sweep, in passes."""
 
         def swept(problem: Problem, rows: slice) -> Descent:
-            nothing = problem.X.new_zeros(problem.data.targets.shape)  # duals are of few rows alone
+            nothing = problem.X.new_zeros(problem.data.targets.shape)  # dual variables are used for few rows only
             own = replace(state, assignments=state.assignments[rows].long(), duals=nothing)
             return self.swept(own, problem, generator)
 
         return self._passed(swept, generator)
 
     def draw(self, state: Descent) -> Draw:
-        """What a Posterior keeps of a state: labels of the first rows."""
+        """The draw that a posterior keeps of a state, with the assignments of the first rows."""
         found = state.draw(self.problem.model, None)
         return found | {"assignments": state.assignments[: self.stream.num_kept].long()}
 
     def _passed(self, work: Callable[[Problem, slice], Descent], generator: torch.Generator) -> Descent:
-        """The state that a step comes to, of all rows."""
+        """Run `work` on all blocks in step; return its state for all rows."""
 
         first, total = self.start, self.stream.num_data
 
@@ -201,7 +207,7 @@ class StreamedRestarts(MixtureRestarts):
         return replace(found[0], assignments=torch.cat([state.assignments for state in found]))
 
     def _blocks(self) -> Iterator[tuple[slice, Data]]:
-        """All blocks, with the place of their rows."""
+        """All blocks with the slices of their rows; ValueError if a block differs from the first pass."""
         start, place = 0, -1
         for place, data in enumerate(self.stream.each()):
             if place == len(self.stream.marks) or _mark(data) != self.stream.marks[place]:
@@ -216,9 +222,9 @@ class StreamedRestarts(MixtureRestarts):
 
 
 def _picked(found: Stream[Data], chosen: Tensor) -> tuple[list[Data], list[tuple[int, float]]]:
-    """Of each block those of the rows with some numbers [M], in increasing order, and its mark."""
+    """The rows with numbers `chosen` [M] (increasing) of each block, and the block's mark."""
     parts, marks, start = list[Data](), list[tuple[int, float]](), 0
-    with among(None):  # ranks may have more blocks or fewer
+    with among(None):  # the number of blocks may differ between ranks
         for data in found.each():
             first, last = torch.searchsorted(chosen, torch.tensor([start, start + data.num_data]))
             parts.append(data.rows(chosen[first:last] - start))
@@ -228,10 +234,10 @@ def _picked(found: Stream[Data], chosen: Tensor) -> tuple[list[Data], list[tuple
 
 
 def _mark(data: Data) -> tuple[int, float]:
-    """The number of rows of a block, and a sum that their order and their targets change: so it is known again."""
+    """The number of rows of a block, and a sum that depends on their order and targets, to recognize the block."""
     sums = entries_sum(data.X, lambda X: X).double() + data.targets.nan_to_num().sum(1)
     return data.num_data, float(sums @ torch.arange(1.0, 1 + data.num_data).to(sums))
 
 
-_FEW = 10_000  # rows of a source that are fitted as a tensor
+_FEW = 10_000  # sources with at most this many rows are fitted as tensors
 _BLOCK = 2**16  # rows

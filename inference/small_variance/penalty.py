@@ -1,4 +1,4 @@
-"""The penalty at which a wanted number of components pays for itself."""
+"""The penalty for which a wanted number of components is best."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .state import Descent
 
 
 class Wanted(NamedTuple):
-    """As many components as are wanted, of a sample of the rows, and the penalty at which they pay."""
+    """Components of a sample of the rows, as many as are wanted, and the penalty for which they are best."""
 
     penalty: float
     centers: Tensor  # [K, S]
@@ -30,10 +30,10 @@ class Wanted(NamedTuple):
 def joint_penalty(problem: Problem, num_components: int, generator: torch.Generator, num_times: float = 1.0) -> Wanted:
     """The geometric mean of what the last of `num_components` components saves and what one more would save.
 
-    With L_K the objective of K components without their price, K of them are best where L_K - L_{K+1} is less than the
-    price of one more, and L_{K-1} - L_K more than that of the last. Both savings are costs of merges, which begin with
-    twice as many components so that none is missed. They grow in proportion to the rows, of which at most 20 000 are
-    seen. If the problem is a sample itself, there are `num_times` as many rows.
+    With L_K the objective of K components without their price, K components are best if L_K - L_{K+1} is below the
+    price of one more, and L_{K-1} - L_K above the price of the last. Both savings are computed as costs of merges,
+    which start from twice as many components so that none is missed. They grow in proportion to the rows, of which at
+    most 20 000 are used. If the problem is itself a sample, there are `num_times` as many rows.
     """
     sample = sampled(problem, MOST_ROWS, generator)
     state = init(sample, 0.0)
@@ -48,7 +48,7 @@ def joint_penalty(problem: Problem, num_components: int, generator: torch.Genera
     if state.num_components > 1:
         *_, gains = merge_once(state, parts, sample, most=1, least_gain=-torch.inf)
         below = -gains[0]
-    # at which no point opens a component for itself
+    # above this, no point opens a component for itself
     alone = float(all_largest(_largest(assign(state, sample)[1] - sample.founding)))
     least = _LEAST * float(state.objective)
     above = max(above, least)
@@ -58,7 +58,7 @@ def joint_penalty(problem: Problem, num_components: int, generator: torch.Genera
 
 
 def keeping_penalty(problem: Problem, state: Descent, generator: torch.Generator) -> float:
-    """At which the components of a state are enough: twice the most that one more would save at once."""
+    """A penalty for which the components of a state suffice: twice the largest immediate gain of one more."""
     K = state.num_components
     cost = all_costs(problem, state.centers, state.weights).gather(1, state.assignments.unsqueeze(1)).squeeze(1)
     chosen = candidates(cost - problem.founding, K, problem, generator)
@@ -69,11 +69,12 @@ def keeping_penalty(problem: Problem, state: Descent, generator: torch.Generator
 
 
 def single_penalty(problem: Problem, num_components: int) -> float:
-    """The geometric mean of two savings by a component for a point alone: the most that any point would save now, and
-    the most that one would save if a component were missing, the one for which this is least.
+    """The geometric mean of two savings of a single point by a component of its own.
 
-    The components are founded farthest first (docs/derivations/mixtures, "DP-means") and then fitted: founders are
-    extreme points, whose distances would say more about the spread of the components than about their separation.
+    The first is the largest saving of any point now. The second is the largest saving if a component were missing, the
+    one for which this is least. Components are founded farthest first (docs/derivations/mixtures, "DP-means") and then
+    fitted: founders are extreme points, whose distances depend more on the spread of the components than on their
+    separation.
     """
     state = init(problem, 0.0)
     centers, weights = problem.founders(farthest_first(problem, num_components))
@@ -86,7 +87,7 @@ def single_penalty(problem: Problem, num_components: int) -> float:
 
 
 def farthest_first(problem: Problem, num_components: int) -> Tensor:
-    """Points [K]: again and again the one that costs most beyond a component of its own, which it then founds.
+    """Points [K], each the one that costs most beyond a component of its own given the components of the earlier ones.
 
     The first is measured from the centre of all points (Kulis & Jordan 2012).
     """
@@ -99,7 +100,7 @@ def farthest_first(problem: Problem, num_components: int) -> Tensor:
 
 
 def _asking(problem: Problem, price: float, num_components: int) -> float:
-    """The penalty at which one more component beside so many costs `price`: by bisection where prices fall with K."""
+    """The penalty at which one component beside `num_components` costs `price`; by bisection if prices fall with K."""
     low = high = price
     while problem.next_price(high, num_components) < price * (1 - _PRECISION):
         low, high = high, 2 * high
@@ -110,8 +111,7 @@ def _asking(problem: Problem, price: float, num_components: int) -> float:
 
 
 def _largest_savings(problem: Problem, centers: Tensor, weights: Tensor) -> tuple[float, float]:
-    """The most that a component of its own saves any point: now; and if a component were missing, the one for which
-    this is least."""
+    """The largest saving of a point by its own component: now, and without the component where this is least."""
     present, missing = torch.full_like(centers[:1, 0], -torch.inf), torch.full_like(centers[:, 0], -torch.inf)
     for rows in torch.arange(problem.num_data, device=centers.device).split(MOST_ROWS):
         part = problem.rows(rows)
@@ -124,7 +124,7 @@ def _largest_savings(problem: Problem, centers: Tensor, weights: Tensor) -> tupl
 
 
 def _largest(values: Tensor) -> Tensor:
-    """The largest of [n], [1]; of none, as a rank may have, -inf."""
+    """The maximum of [n], [1]; -inf if there is none, as on a rank without rows."""
     return torch.cat([values, values.new_full((1,), -torch.inf)]).amax(0, keepdim=True)
 
 

@@ -1,12 +1,12 @@
-"""What stays fixed while the small-variance objective of a mixture is minimized.
+"""The small-variance objective of a mixture.
 
     L = Lambda(K) + sum_k [|eta_k|^2 / (2 nu^2) + scale w D(row, mu_k)]
       + sum_n [-log phi(y_n | eta_{z_n} . a_n) + scale D(x_n, mu_{z_n})]             (docs/derivations/mixtures,
       "M2DPM")
 
-Lambda(K) is what the prior asks for K components, penalty K for a Dirichlet process. (row, w) is the pseudo-observation
-of a smoothed family, w = 0 for the others. A missing target has no loss. A point's weight multiplies its bracket: the
-costs of points, and of components that hold one alone, are those of a single copy; weights enter where they are added.
+Lambda(K) is the prior's price of K components, penalty K for a Dirichlet process. (row, w) is the pseudo-observation of
+a smoothed likelihood; w = 0 for the others. A missing target has no loss. A point's weight multiplies its bracket. The
+costs of points, and of components that hold one point, are those of a single copy; weights enter in sums.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .restarts import Priced
 
 
 def require_divergence(model: Model) -> None:
-    """Raise NotImplementedError on a family without a small-variance limit."""
+    """Raise NotImplementedError on a likelihood without a small-variance limit."""
     family = type(model.likelihood)
     if not issubclass(family, ExponentialFamily):
         raise NotImplementedError(
@@ -40,14 +40,14 @@ def require_divergence(model: Model) -> None:
 
 @dataclass(frozen=True)
 class Problem(Priced):
-    """The data in the coordinates of the divergence, and what a point costs in a component of its own."""
+    """The data in the coordinates of the divergence, and the cost of a point in a component of its own."""
 
     model: Model  # resolved
     data: Data
     scale: float
     X: Rows  # [N, D] rows in the likelihood's coordinates
-    base: Tensor  # [N] scale * base(x_n), which makes D(x_n, x_n) = 0
-    founding: Tensor  # [N] what a point costs in a component of its own, without the penalty
+    base: Tensor  # [N] scale * base(x_n), the term that makes D(x_n, x_n) = 0
+    founding: Tensor  # [N] cost of a point in a component of its own, without the penalty
     row: Tensor | None  # [D] the pseudo-observation
     row_weight: float
 
@@ -64,7 +64,7 @@ class Problem(Priced):
 
     @property
     def likelihood(self) -> ExponentialFamily:
-        """The model's family, whose divergence counts."""
+        """The model's likelihood, which defines the divergence."""
         return cast(ExponentialFamily, self.model.likelihood)
 
     @property
@@ -74,13 +74,13 @@ class Problem(Priced):
 
     @cached_property
     def sizes(self) -> Tensor:
-        """|x_n| [N] of dense rows, in single precision."""
+        """The norms |x_n| [N] of dense rows, in single precision."""
         return torch.linalg.vector_norm(cast(Tensor, self.X), dim=1).float()
 
     def room(self, width: int) -> Tensor:
-        """A matrix [N, width] to write on, the same memory as in the last call if that suffices.
+        """A buffer [N, width], in the same memory as in the last call if that suffices.
 
-        Of many rows, memory that the system gives anew takes longer than what is written there.
+        For many rows, allocating new memory takes longer than filling it.
         """
         size, kept = self.num_data * width, vars(self).get("_room")
         if kept is None or len(kept) < size:
@@ -89,12 +89,12 @@ class Problem(Priced):
 
     @property
     def total_base(self) -> Tensor:
-        """The base of all points together, [] float64."""
+        """The sum of `base` over the points of all ranks, [] float64."""
         return all_sum(self.own_base)
 
     @cached_property
     def own_base(self) -> Tensor:
-        """That of the points of this rank, [] float64."""
+        """The sum of `base` over the points of this rank, [] float64."""
         return self.data.counted(self.base).sum(dtype=torch.float64)
 
     def rows(self, index: Tensor) -> Problem:
@@ -103,47 +103,49 @@ class Problem(Priced):
         return replace(self, data=self.data.rows(index), **taken)
 
     def without_divergence(self) -> Problem:
-        """The problem in which only the losses count."""
+        """The problem with the losses alone."""
         return replace(self, scale=0.0, base=torch.zeros_like(self.base))
 
     def margins(self, assignments: Tensor, num_components: int) -> Scored:
-        """What classifiers cost that each see the points of their component alone, from assignments [N]."""
+        """The rows for classifiers that each score the points of their own component, from assignments [N]."""
         data, model = self.data, self.model
         rows = data.features, data.targets, model.loss, model.weight_scale, data.weights
         return Scored(*rows, assignments, num_components)
 
     def centers(self, sums: Tensor, counts: Tensor) -> Tensor:
-        """Best centres [K, D] for sums of rows [K, D] and numbers of rows [K]."""
+        """The best centres [K, D], given sums of rows [K, D] and numbers of rows [K]."""
         if self.row is not None:
             sums, counts = sums + self.row_weight * self.row, counts + self.row_weight
         return self.likelihood.centers(sums, counts).to(self.X.dtype)
 
-    # -- what a partition costs ------------------------------------------------------------------------------------
+    # -- costs of a partition ------------------------------------------------------------------------------------------
 
     def ridge(self, weights: Tensor) -> Tensor:
         """|eta_k|^2 / (2 nu^2) [K] of weights [K, P, C], in double precision."""
         return weights.double().square().sum((1, 2)) / (2 * self.model.weight_scale**2)
 
     def charges(self, centers: Tensor, weights: Tensor) -> Tensor:
-        """What each component [K] costs beside its points and its price, in double precision."""
+        """The cost of each component [K] without its points and its price, in double precision."""
         return self.ridge(weights) + self.smoothing(centers)
 
     def smoothing(self, centers: Tensor) -> Tensor | float:
-        """What each centre [K] pays for the pseudo-observation."""
+        """The cost of the pseudo-observation at each centre [K]."""
         if self.row is None:
             return 0.0
         return self.scale * self.row_weight * self.likelihood.divergence(self.row.unsqueeze(0), centers).squeeze(0)
 
     def divergences(self, sums: Tensor, counts: Tensor, centers: Tensor) -> Tensor:
-        """scale * summed divergence [K] of the rows of each component, from their sums; without the base."""
+        """scale times the summed divergence [K] of the rows of each component, from their sums, without the base."""
         slope, offset = self.likelihood.divergence_terms(centers.double())
         return self.scale * (counts * offset - (sums * slope).sum(1))
 
-    # -- components of one point -----------------------------------------------------------------------------------
+    # -- components of one point ---------------------------------------------------------------------------------------
 
     def founders(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """The best centres [M, D] and classifiers [M, P, C] of components that hold one point each, from the numbers of
-        these points [M] among those of all ranks."""
+        """The best centres [M, D] and classifiers [M, P, C] of components that each hold one point.
+
+        `index` [M] are the numbers of these points among those of all ranks.
+        """
         features = cast(Tensor, taken(self.data.features, index, self.data.span))
         square = features.square().sum(1, keepdim=True)
         targets = cast(Tensor, taken(self.data.targets, index, self.data.span))
@@ -152,6 +154,6 @@ class Problem(Priced):
         return self.founding_centers(index), direction.unsqueeze(2) * score.unsqueeze(1)
 
     def founding_centers(self, index: Tensor) -> Tensor:
-        """The best centres [M, D] of components that hold one point each, as `founders`."""
+        """The best centres [M, D] of components that each hold one point, with `index` as in `founders`."""
         rows = taken(self.X, index, self.data.span).to_dense().double()
         return self.centers(rows, rows.new_ones(len(rows)))

@@ -1,13 +1,13 @@
-"""The small-variance limit of tasks that share a binary projection: bits that are kept where they pay.
+"""The small-variance limit of tasks that share a binary projection.
 
     F = s sum_n |x_n - offset - Z w_n|^2 + r sum_n |w_n|^2 + Lambda(K)
         + sum_m |eta_m|^2 / (2 nu^2) - sum_nm log phi(y_nm | f_nm)
 
-s = `scale` / (2 noise variance), r = 1 / (2 loading variance); the first two sums are there with a likelihood alone.
-The loadings are a ridge regression, so that the first line is a function of Z and of X^T X. A sweep has the bits, one
-after another, at fixed loadings and classifiers; empty features leave; then each classifier is a support vector
-machine; then a feature is proposed that the residuals, or the tilts of the margins, call for, and one to drop. Nothing
-raises F.
+s = `scale` / (2 noise variance), r = 1 / (2 loading variance); the first two sums are absent without a likelihood. The
+loadings are a ridge regression, so that the first line is a function of Z and of X^T X. A sweep updates the bits one
+after another, at fixed loadings and classifiers, and removes empty features. Then it fits each classifier as a support
+vector machine. Then it proposes a feature suggested by the residuals or by the tilts of the margins, and the removal of
+a feature. Nothing raises F.
 
 Source: docs/derivations/latent-features, "Small-variance limit" and "Tasks" (BP-means: Broderick, Kulis & Jordan 2013).
 """
@@ -39,11 +39,11 @@ from .restarts import Priced, PricedRestarts, changed_little, kernel_of
 
 @dataclass(frozen=True)
 class Projection(BinaryDescent):
-    """A descent: D dimensions have the bits, M tasks the classifiers [K + P, M], rows the tilts [N, M]."""
+    """A descent: D dimensions have bits, M tasks have classifiers [K + P, M], and rows have tilts [N, M]."""
 
     tilt: OfRows
-    grows: bool = True  # the last search for a new feature found one
-    settled: bool = False  # the last sweep changed little: try to add and to drop a feature in the next one
+    grows: bool = True  # whether the last search for a new feature found one
+    settled: bool = False  # the last sweep changed little: the next one tries to add and to remove a feature
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ class Problem(Priced):
 
     @classmethod
     def of(cls, model: MultiTaskInfiniteLatentSVM, data: TaskData, scale: float) -> Problem:
-        """The problem with s = scale / (2 noise variance)."""
+        """The problem of a resolved model, with s = scale / (2 noise variance)."""
         likelihood = model.likelihood
         if likelihood is None:
             D = data.X.shape[1]
@@ -70,54 +70,54 @@ class Problem(Priced):
         )
 
     def loading_map(self, features: Tensor) -> Tensor:
-        """[D, K]: the best loadings are w_n = map^T (x_n - offset)."""
+        """The map [D, K] that gives the best loadings, w_n = map^T (x_n - offset)."""
         Z = features.double()
         matrix = self.attraction * Z.T @ Z
         matrix.diagonal().add_(self.ridge)
         return self.attraction * torch.cholesky_solve(Z.T, safe_cholesky(matrix)).T
 
     def reconstruction(self, features: Tensor) -> Tensor:
-        """The first two sums [] at the best loadings."""
+        """The first two sums of F, [], at the best loadings."""
         cross = (self.outer @ self.loading_map(features) * features.double()).sum()
         return self.attraction * (self.outer.trace() - cross)
 
     def margins(self, features: Tensor) -> Scored:
-        """What classifiers of features [D, K] cost."""
+        """The known pairs of rows and tasks that the classifiers of features [D, K] score."""
         return task_margins(self.data, self.model, features)
 
     def objective(self, state: Projection, margin: Tensor | None = None) -> Tensor:
-        """F []; `margin` [] is what its classifiers cost, None: not known."""
+        """The objective F []; `margin` [] is the classifiers' cost (None: it is computed)."""
         if margin is None:
             margin = self.margins(state.features).value(state.weights.T.unsqueeze(2)).sum()
         return self.reconstruction(state.features) + margin + self.price(state.penalty, state.num_features)
 
 
 def check(backend: SmallVariance, model: MultiTaskInfiniteLatentSVM) -> None:
-    """Every loss and linear likelihood has a small-variance limit."""
+    """Nothing to check: every loss and linear likelihood has a small-variance limit."""
 
 
 def row_cost(model: MultiTaskInfiniteLatentSVM) -> int:
-    """In rows of a mixture, which have one classifier, not one for each task."""
+    """The cost of a row, in rows of a mixture: there is a classifier for each task."""
     return 2
 
 
 def alone(backend: SmallVariance, model: MultiTaskInfiniteLatentSVM) -> str:
-    """Ranks may have rows each."""
+    """Return "": ranks can share the rows."""
     return ""
 
 
 def kernel(backend: SmallVariance, model: MultiTaskInfiniteLatentSVM) -> Kernel:
-    """The descent for a resolved model."""
+    """The kernel of a resolved model."""
     return kernel_of(Projection, partial(ProjectionRestarts.of, backend))
 
 
 @dataclass(frozen=True, eq=False)
 class ProjectionRestarts(PricedRestarts[Problem, Projection]):
-    """Restarts of a shared projection: from no feature at all, then from random bits."""
+    """Restarts of a shared projection: the first without features, the others from random bits."""
 
     @classmethod
     def of(cls, backend: SmallVariance, model: MultiTaskInfiniteLatentSVM, data: TaskData) -> Self:
-        """Those of a resolved model."""
+        """The restarts of a resolved model."""
         return cls(backend, Problem.of(model, data, backend.scale))
 
     def natural_penalty(self, generator: torch.Generator) -> float:
@@ -147,7 +147,7 @@ class ProjectionRestarts(PricedRestarts[Problem, Projection]):
 
 
 def start(problem: Problem, penalty: float) -> Projection:
-    """No feature at all."""
+    """A state without features."""
     data, X = problem.data, problem.data.X
     none, weights = X.new_zeros(X.shape[1], 0), X.new_zeros(data.inputs.shape[1], data.num_tasks)
     zero = X.new_zeros((), dtype=torch.float64)
@@ -156,7 +156,7 @@ def start(problem: Problem, penalty: float) -> Projection:
 
 
 def scattered(problem: Problem, penalty: float, num_features: int, generator: torch.Generator) -> Projection:
-    """Up to so many features of random bits: what later restarts start from."""
+    """A state with up to `num_features` features of random bits: the start of later restarts."""
     state, D = start(problem, penalty), problem.data.X.shape[1]
     number = int(torch.randint(1, num_features + 1, (), generator=generator, device=generator.device))
     for column in (uniforms((D, number), generator) < 0.5).T:
@@ -165,7 +165,7 @@ def scattered(problem: Problem, penalty: float, num_features: int, generator: to
 
 
 def penalty_for(problem: Problem, num_features: int, generator: torch.Generator) -> float:
-    """Half of what the last of so many features brings, added one after another without a cost."""
+    """Half of the gain of the last of `num_features` features, which are added one after another without a price."""
     state, gain = start(problem, 0.0), 0.0
     for _ in range(num_features):
         grown = grow(state, problem, generator)
@@ -176,8 +176,10 @@ def penalty_for(problem: Problem, num_features: int, generator: torch.Generator)
 
 
 def sweep(state: Projection, problem: Problem, generator: torch.Generator, tolerance: float) -> Projection:
-    """Bits, classifiers, a proposal to add a feature, one to drop a feature; where nothing is added the next proposals
-    come once the descent has settled."""
+    """Update bits and classifiers; propose to add a feature, and to remove one.
+
+    If no feature was added, the next proposals follow once the descent has settled.
+    """
     before, state = state, fit_weights(set_bits(state, problem), problem)
     found, searched = replace(state, grows=False), before.grows or before.settled
     state = found
@@ -189,8 +191,7 @@ def sweep(state: Projection, problem: Problem, generator: torch.Generator, toler
 
 
 def set_bits(state: Projection, problem: Problem) -> Projection:
-    """Each bit at its cheaper value, given loadings and classifiers; features that no dimension has left leave. The
-    objective is not up to date."""
+    """Set each bit to its cheaper value, given loadings and classifiers; remove empty features. F is not updated."""
     features, data, K = state.features, problem.data, state.num_features
     if not K:
         return state
@@ -204,7 +205,7 @@ def set_bits(state: Projection, problem: Problem) -> Projection:
 
 
 def fit_weights(state: Projection, problem: Problem, max_passes: int = 100) -> Projection:
-    """Better classifiers of all tasks, and how hard each pair pulls at its own."""
+    """Improve the classifiers of all tasks, and compute the tilt of each known pair."""
     margins, data = problem.margins(state.features), problem.data
     tilt = state.tilt[data.rows, data.tasks]
     start = estimate(margins, state.weights.T.unsqueeze(2), tilt.unsqueeze(1))
@@ -215,7 +216,7 @@ def fit_weights(state: Projection, problem: Problem, max_passes: int = 100) -> P
 
 
 def grow(state: Projection, problem: Problem, generator: torch.Generator) -> Projection:
-    """The best of some states with one more feature, after bits and classifiers have been fitted again."""
+    """The best of some states with one more feature, with bits and classifiers fitted again."""
     columns = proposals(state, problem, generator)
     grown = [fit_weights(state.with_column(column), problem, _FEW_PASSES) for column in columns]
     best = min(grown, key=lambda other: float(other.objective), default=state)
@@ -223,9 +224,9 @@ def grow(state: Projection, problem: Problem, generator: torch.Generator) -> Pro
 
 
 def proposals(state: Projection, problem: Problem, generator: torch.Generator) -> list[Tensor]:
-    """Columns [D] bool: where a residual, taken for loadings, explains others; and where the tilts pull the same way.
+    """Columns [D] bool for a new feature: residuals taken as loadings, and directions in which the tilts agree.
 
-    A column z with weights eta lowers the cost at first by sum_m eta_m z^T g_m, g_m = sum_n t_nm x_n.
+    A column z with weights eta initially lowers the cost by sum_m eta_m z^T g_m, g_m = sum_n t_nm x_n.
     """
     data, s = problem.data, problem.attraction
     pull = all_sum(data.X.T @ state.tilt).double()
@@ -238,31 +239,31 @@ def proposals(state: Projection, problem: Problem, generator: torch.Generator) -
         rest = rest - state.features.double() @ problem.loading_map(state.features).T
         residual, share = rest @ problem.outer @ rest.T, s / (s + problem.ridge)
         own = residual.diagonal()
-        gains = s * (2 * share * residual - share**2 * own)  # of the dimensions [D], for each residual [D]
+        gains = s * (2 * share * residual - share**2 * own)  # of each dimension [D], for each residual [D]
         found += _most(gains > 0, gains.relu().sum(0) - problem.ridge * share**2 * own, generator)
     return found
 
 
 def _most(columns: Tensor, value: Tensor, generator: torch.Generator) -> list[Tensor]:
-    """Some of the columns [D, J] of the highest value [J]; restarts see them in other orders."""
+    """The columns [D, J] of highest value [J], with random perturbations that differ between restarts."""
     value = value * (1 + uniforms((len(value),), generator)) / 2
     best = value.topk(min(_NUM_PROPOSALS, len(value))).indices
     return [column for column in columns[:, best].T if bool(column.any())]
 
 
 def shrink(state: Projection, problem: Problem) -> Projection:
-    """The state without the feature of the smallest weights, if that is lower."""
+    """Remove the feature of the smallest weights, if that lowers F."""
     K = state.num_features
     if not K:
         return state
     other = state.without(state.weights[:K].square().sum(1).argmin())
-    other = fit_weights(other, problem)  # with all passes: a cost that is not at its least would keep the feature
+    other = fit_weights(other, problem)  # with all passes, or an unconverged cost would keep the feature
     return other if other.objective < state.objective else state
 
 
 _GAP = 1e-3
-_STEPS = 40  # where there is no dual
-_FEW_PASSES = 20  # to compare proposals
+_STEPS = 40  # if there is no dual
+_FEW_PASSES = 20  # for comparing proposals
 _NUM_DIRECTIONS = 3
-_NUM_PROPOSALS = 2  # of each kind that are tried
+_NUM_PROPOSALS = 2  # of each kind
 _TINY = 1e-12

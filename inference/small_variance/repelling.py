@@ -1,10 +1,10 @@
 """Descent for models whose components repel, and for sequences: discriminative DP-means, asymptotic HDP-HMM and DIH.
 
-No step raises J (`landscape`). Assignments are the cheapest components, or the cheapest paths. A component opens, or
-two become one, where that lowers J after both have been fitted.
+No step raises J (`landscape`). Points go to the cheapest components, sequences to the cheapest paths. A component
+opens, or two are merged, if J is lower after both alternatives have been fitted.
 
-Sources: docs/derivations/repelling, "Small-variance limit"; docs/derivations/sequences, "Small-variance limit"; Kulis
-& Jordan (2012); Roychowdhury, Jiang & Kulis (2013).
+Sources: docs/derivations/repelling, "Small-variance limit"; docs/derivations/sequences, "Small-variance limit"; Kulis &
+Jordan (2012); Roychowdhury, Jiang & Kulis (2013).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .state import Descent, RepellingDescent
 
 
 def kernel(backend: SmallVariance, landscape_of: Callable[[M, D, float], Landscape]) -> Kernel:
-    """The kernel on the landscape of a resolved model and its data, at the scale of the backend."""
+    """The kernel for the landscape of a resolved model and its data, at the backend's scale."""
     return kernel_of(
         RepellingDescent, lambda model, data: RepellingRestarts(backend, landscape_of(model, data, backend.scale))
     )
@@ -40,13 +40,13 @@ def kernel(backend: SmallVariance, landscape_of: Callable[[M, D, float], Landsca
 
 @dataclass(frozen=True, eq=False)
 class RepellingRestarts(Restarts[RepellingDescent]):
-    """Restarts on one landscape: the lowest J among partitions that DP-means finds, then scattered components."""
+    """Restarts on one landscape: the first from the best of some DP-means partitions, others from random components."""
 
     landscape: Landscape
 
     @cached_property
     def prices(self) -> Prices:
-        """The same ones for all restarts, whose objectives are compared."""
+        """The prices, which all restarts share so that their objectives can be compared."""
         return Prices.of(self.landscape, self.backend)
 
     def first(self, generator: torch.Generator) -> RepellingDescent:
@@ -58,7 +58,7 @@ class RepellingRestarts(Restarts[RepellingDescent]):
         return self._lowest([descent.scattered(plain, natural, 2 * self.backend.num_components, generator)])
 
     def _lowest(self, starts: list[Descent]) -> RepellingDescent:
-        """The partition of lowest J, with centres and hyperplanes that fit it."""
+        """The state of lowest J among those with the assignments of `starts`, with centres and hyperplanes fitted."""
         numbers = self.prices.penalty, self.prices.transition_penalty, self.backend.transition_weight, 0.0
         landscape, found = self.landscape, list[RepellingDescent]()
         for start in starts:
@@ -80,16 +80,16 @@ class RepellingRestarts(Restarts[RepellingDescent]):
 
 @dataclass(frozen=True)
 class Prices:
-    """What components and transitions cost, and the problem of DP-means from which penalties that are None come."""
+    """The prices of components and transitions, and the problem of DP-means that gives default penalties."""
 
     plain: Problem
-    wanted: Wanted  # by DP-means, and its penalty
+    wanted: Wanted  # components of DP-means and their penalty
     penalty: float
     transition_penalty: float
 
     @classmethod
     def of(cls, landscape: Landscape, options: SmallVariance) -> Prices:
-        """Those of a fit, drawn from its seed."""
+        """The prices of a fit, drawn with its seed."""
         plain = landscape.plain()
         seeded = torch.Generator(plain.X.device).manual_seed(options.seed)
         wanted, transition_penalty = joint_penalty(plain, options.num_components, seeded), options.transition_penalty
@@ -101,7 +101,7 @@ class Prices:
 def sweep(
     state: RepellingDescent, landscape: Landscape, generator: torch.Generator, *, tolerance: float, merge: bool = True
 ) -> RepellingDescent:
-    """Assignments, centres, hyperplanes; a settled state also tries to open components and to merge them."""
+    """Update assignments, centres and hyperplanes; a settled state also tries to open and to merge components."""
     before, moved = state, assign(state, landscape)
     if state.transition_weight and landscape.objective(moved) > state.objective:
         moved = assign(state, landscape, unused=0.0)
@@ -124,10 +124,10 @@ def sweep(
 def assign(
     state: RepellingDescent, landscape: Landscape, *, unused: float = 0.5, costs: Tensor | None = None
 ) -> RepellingDescent:
-    """Every point to its cheapest component, or every sequence to its cheapest path; empty components go.
+    """Assign every point to its cheapest component, or every sequence to its cheapest path; remove empty components.
 
-    In the shares of a row, each transition that is not in use counts as `unused` moves. `costs` [M, K] are those of
-    the observed points, where they are known.
+    In the shares of a transition row, an unused transition counts as `unused` transitions. `costs` [M, K] are those of
+    the observed points, if known.
     """
     costs = all_costs(landscape.problem, state.centers, state.weights) if costs is None else costs
     return replace(state, assignments=landscape.cheapest(costs, state, unused)).occupied()
@@ -137,7 +137,7 @@ def assign(
 
 
 def refit(state: RepellingDescent, landscape: Landscape, num_steps: int) -> RepellingDescent:
-    """The best centres and better hyperplanes at these assignments."""
+    """Set the centres to the best ones, and improve the hyperplanes, at these assignments."""
     problem, own = landscape.problem, landscape.observed(state.assignments)
     data = problem.data
     told = sums_later(problem.X, own, state.num_components, data.weights)
@@ -145,7 +145,7 @@ def refit(state: RepellingDescent, landscape: Landscape, num_steps: int) -> Repe
     before = Fitted(*state.fitted) if state.fitted else None
     weights, costs, fitted = fit_hyperplanes(data, own, state.weights, problem.model, num_steps, before)
     sums, counts = told()
-    # a state of missing steps alone has no points: it keeps its centre
+    # a state with missing steps alone keeps its centre
     centers = torch.where((counts > 0).unsqueeze(1), problem.centers(sums, counts), state.centers)
     state = replace(state, centers=centers, weights=weights, fitted=tuple(fitted or ()))
     return replace(
@@ -154,13 +154,13 @@ def refit(state: RepellingDescent, landscape: Landscape, num_steps: int) -> Repe
 
 
 def joined(state: RepellingDescent, pair: tuple[int, int]) -> RepellingDescent:
-    """The second component of the pair in the first."""
+    """Merge the second component of a pair into the first."""
     keep, drop = pair
     return replace(state, assignments=torch.where(state.assignments == drop, keep, state.assignments)).occupied()
 
 
 def near_pairs(state: RepellingDescent, landscape: Landscape) -> list[tuple[int, int]]:
-    """Pairs of components whose centres are nearest, the larger index first to go."""
+    """Pairs of components with the nearest centres; the second one, of larger index, is to be removed."""
     K = state.num_components
     if K == 1:
         return []
@@ -174,11 +174,11 @@ def near_pairs(state: RepellingDescent, landscape: Landscape) -> list[tuple[int,
 def _better(
     state: RepellingDescent, proposal: RepellingDescent, landscape: Landscape, most_fall: float = torch.inf
 ) -> RepellingDescent:
-    """The proposal after some rounds of its own if that lowers J, else the state.
+    """The proposal after some rounds of updates, if that lowers J, otherwise the state.
 
-    Of points, a round hardly ever lowers J by more than the round before, nor all rounds after a merge by more than
-    `most_fall` times what the first points to move save: where that would be needed, the proposal is given up. In
-    sequences the moves of single steps in the last round may do so, and no round is left out.
+    For points, a round hardly ever lowers J by more than the round before, and all rounds after a merge hardly ever by
+    more than `most_fall` times the saving of the first reassignment. If more than that were needed, the proposal is
+    given up. In sequences, the moves of single steps in the last round can lower J more, so every round is made.
     """
     first = refit(proposal, landscape, _ROUND_STEPS)
     costs = all_costs(landscape.problem, first.centers, first.weights)
@@ -194,15 +194,15 @@ def _better(
 
 
 def _stepped(state: RepellingDescent, landscape: Landscape) -> RepellingDescent | None:
-    """The state after moves of single steps; None where there are none, as of points."""
+    """The state after moves of single steps; None if there are none, as for points."""
     moved = landscape.stepwise(state)
     return None if moved is state.assignments else replace(state, assignments=moved).occupied()
 
 
 def _opened(state: RepellingDescent, index: Tensor, landscape: Landscape) -> RepellingDescent:
-    """One more component around a point, with the hyperplane of an empty one; points move there if that is cheaper.
+    """Open a component around a point, with the hyperplane of an empty one; points move there if that is cheaper.
 
-    The moves of a path to the point and on from it are in use from the start.
+    The path's transitions to the point and from it are in use from the start.
     """
     centers = torch.cat([state.centers, landscape.problem.founding_centers(index.unsqueeze(0))])
     here = landscape.places(own_of(index.unsqueeze(0), landscape.problem.num_data, landscape.problem.data.span))
@@ -215,7 +215,7 @@ def _opened(state: RepellingDescent, index: Tensor, landscape: Landscape) -> Rep
 
 
 def _candidates(state: RepellingDescent, landscape: Landscape, generator: torch.Generator) -> Tensor:
-    """The numbers [M'] of points that may found a component: drawn with weights in proportion to what they cost."""
+    """The numbers [M'] of points that may found a component, drawn in proportion to their costs."""
     costs = all_costs(landscape.problem, state.centers, state.weights).amin(1)
     excess = costs + all_largest(-costs.amin())
     data = landscape.problem.data
@@ -225,7 +225,7 @@ def _candidates(state: RepellingDescent, landscape: Landscape, generator: torch.
 
 
 def _start(plain: Problem, wanted: Wanted, factor: float, generator: torch.Generator) -> Descent:
-    """A descent of DP-means at so many times its penalty."""
+    """The result of a descent of DP-means at `factor` times its penalty."""
     state = descent.nearer(plain, factor * wanted.penalty, wanted.centers, wanted.weights)
     for _ in range(_START_SWEEPS):
         state = descent.sweep(state, plain, generator)
@@ -238,6 +238,6 @@ _START_PENALTIES = (1.0, 0.25, 4.0)
 _START_SWEEPS = 20
 _POLISH = 12
 _ROUND_STEPS = 4
-_MOST_FALL = 5.0  # of 506 merges that paid, one needed more
+_MOST_FALL = 5.0  # it was exceeded by one of 506 merges that paid
 _LAST_STEPS = 100
 _TRIES = 4

@@ -1,4 +1,4 @@
-"""What every descent has in common: prices, when it stops, restarts that share one problem, and the kernel."""
+"""Parts that all descents share: prices, the stopping rule, restarts on one problem, and the kernel."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from .backend import SmallVariance
 
 
 class _Descended(Protocol):
-    """The state of a descent."""
+    """A state of a descent."""
 
     @property
     def objective(self) -> Tensor:
-        """What no sweep raises, [] float64."""
+        """The objective [] float64, which no sweep raises."""
 
 
 class _Problem(Protocol):
-    """What is minimized."""
+    """An objective to be minimized."""
 
     @property
     def data(self) -> KernelData:
@@ -36,7 +36,7 @@ class _Problem(Protocol):
 
 
 class _SomeRows(Protocol):
-    """What is minimized, of rows that may be some of all."""
+    """An objective to be minimized, which can be restricted to some of the rows."""
 
     @property
     def data(self) -> KernelData:
@@ -51,28 +51,28 @@ R = TypeVar("R", bound=_SomeRows)
 
 
 class Priced:
-    """What has a model whose prior prices components or features."""
+    """An objective of a model whose prior has prices of components or features."""
 
     model: Model
 
     def price(self, penalty: Tensor | float, number: int) -> Tensor | float:
-        """Lambda(K) of a penalty []: what so many cost; in double precision, on the device of the penalty."""
+        """The price Lambda(K) of `number` components or features, in double precision; the penalty is []."""
         exact = penalty.double() if isinstance(penalty, Tensor) else penalty
         return self.model.prior.price(exact, number)
 
     def next_price(self, penalty: Tensor | float, number: int) -> Tensor | float:
-        """Lambda(K + 1) - Lambda(K) of a penalty []: what one more beside so many costs."""
+        """The price Lambda(K + 1) - Lambda(K) of one more, K = `number`, at a penalty []."""
         return self.price(penalty, number + 1) - self.price(penalty, number)
 
 
 def changed_little(before: _Descended, state: _Descended, tolerance: float, moved: Tensor | float = 0.0) -> bool:
-    """Whether the objective fell by no more than this fraction of it, and no larger fraction [] of the labels moved."""
+    """Whether the objective fell, and the labels `moved` [], by no more than the fraction `tolerance`."""
     little = before.objective - state.objective <= tolerance * state.objective.abs()
     return bool(little & (moved <= tolerance))
 
 
 def sampled(problem: R, most: int, generator: torch.Generator) -> R:
-    """The problem of at most so many of the rows, drawn at random."""
+    """The problem of at most `most` of the rows, drawn at random."""
     N = problem.data.num_data
     if most >= all_count(N):
         return problem
@@ -81,7 +81,7 @@ def sampled(problem: R, most: int, generator: torch.Generator) -> R:
 
 @dataclass(frozen=True, eq=False)
 class Restarts(ABC, Generic[S]):
-    """What the restarts of a fit share, computed when first needed, and how each of them descends."""
+    """The restarts of a fit: quantities that they share, computed when first needed, and the steps of each."""
 
     backend: SmallVariance
 
@@ -99,33 +99,33 @@ class Restarts(ABC, Generic[S]):
 
     @abstractmethod
     def draw(self, state: S) -> Draw:
-        """What a Posterior keeps of a state."""
+        """The draw that a posterior keeps of a state."""
 
 
 @dataclass(frozen=True, eq=False)
 class PricedRestarts(Restarts[S], Generic[P, S]):
     """Restarts at one penalty, so that their objectives can be compared."""
 
-    problem: P  # what is minimized, apart from the penalty
+    problem: P  # the objective without the penalty
 
     @abstractmethod
     def natural_penalty(self, generator: torch.Generator) -> float:
-        """The penalty of a fit that names none."""
+        """The default penalty of a fit."""
 
     @cached_property
     def penalty(self) -> float:
-        """What a component or feature costs."""
+        """The price of a component or feature."""
         if self.backend.penalty is not None:
             return self.backend.penalty
         return self.natural_penalty(self.seeded())
 
     def seeded(self) -> torch.Generator:
-        """That of all that restarts share."""
+        """A generator for what all restarts share."""
         return torch.Generator(self.problem.data.X.device).manual_seed(self.backend.seed)
 
 
 def kernel_of(state: type[S], prepare: Callable[..., Restarts[S]]) -> Kernel:
-    """The kernel of descents with such a state; `prepare` makes what restarts share, from the model and its data."""
+    """The kernel of descents with states of this class; `prepare` makes `Restarts` from the model and its data."""
 
     def init(model: object, restarts: Restarts[S], generator: torch.Generator) -> S:
         first = restarts.backend.is_first(generator)

@@ -1,10 +1,10 @@
-"""The kernel of sequences: the descent of `repelling` on the landscape of state sequences.
+"""The kernel of sequences: the descent of `repelling` with the costs of state sequences.
 
     structure(z) = penalty (K - 1) + transition_penalty sum_j (successors of row j - 1), rows with exits
                    - transition_weight sum_t log P_{z_{t-1} z_t},    P_jk = n_jk / n_j.
 
-A path pays `transition_penalty` each time that it takes a transition which is not in use now. That is an upper bound of
-J, exact at the present path. With a transition weight, unused transitions get a share of P first, and the path is taken
+A path pays `transition_penalty` for each use of a transition that is not in use now. This is an upper bound of J, exact
+at the present path. With a transition weight, unused transitions first get a share of P, and the new path is accepted
 only if it lowers J. (docs/derivations/sequences, "Small-variance limit")
 """
 
@@ -34,23 +34,23 @@ from .state import Descent, RepellingDescent
 
 
 def check(backend: SmallVariance, model: StateSpace) -> None:
-    """Raise on a family without a small-variance limit."""
+    """Raise NotImplementedError on a likelihood without a small-variance limit."""
     require_divergence(model)
 
 
 def alone(backend: SmallVariance, model: StateSpace) -> str:
-    """Ranks may have sequences each; single steps move rank after rank."""
+    """Return "": ranks can share the sequences; moves of single steps are made rank after rank."""
     return ""
 
 
 def kernel(backend: SmallVariance, model: StateSpace) -> Kernel:
-    """The descent for a resolved model."""
+    """The kernel of a resolved model."""
     return repelling.kernel(backend, SequenceLandscape.over)
 
 
 @dataclass(frozen=True)
 class SequenceLandscape(Landscape):
-    """The landscape of sequences with N steps, M of them observed."""
+    """The objective for sequences with N steps, M of them observed."""
 
     sequences: Sequences
 
@@ -71,7 +71,7 @@ class SequenceLandscape(Landscape):
         return self.sequences.steps[index]
 
     def completed(self, assignments: Tensor) -> Tensor:
-        """States [N]: those of the observed steps [M]; a missing step has that of the last observed one before it."""
+        """States [N] from those of the observed steps [M]; a missing step repeats the last observed state."""
         place = torch.zeros(self.sequences.num_data, dtype=torch.long, device=assignments.device)
         place[self.sequences.steps] = 1
         return assignments[(place.cumsum(0) - 1).clamp(min=0)]
@@ -87,10 +87,10 @@ class SequenceLandscape(Landscape):
         return costs.new_tensor(torch.inf)
 
     def stepwise(self, state: RepellingDescent) -> Tensor:
-        """States [N] after single steps have moved to where J is lowest.
+        """States [N] after each single step has moved to the state where J is lowest.
 
-        Each move sees the structure that it leads to; `cheapest` sees that of the present path alone. Steps wait for
-        one another, so they move in the memory of the host, compiled, wherever the tensors are.
+        The cost of a move includes its change of structure, while `cheapest` uses the structure of the present path.
+        Steps depend on one another, so they are moved by compiled code on the host, wherever the tensors are.
         """
         from . import _numba_paths  # compiles or loads machine code: only where it is needed
 
@@ -116,7 +116,7 @@ class SequenceLandscape(Landscape):
 
         def cost() -> Tensor:
             counts = moves().double()
-            spare = ((counts > 0).sum(1) - 1).clamp(min=0).sum()  # a row without exits has none
+            spare = ((counts > 0).sum(1) - 1).clamp(min=0).sum()  # rows without exits cost nothing
             surprise = (torch.xlogy(counts.sum(1), counts.sum(1)) - torch.xlogy(counts, counts).sum(1)).sum()
             states = state.penalty.double() * (state.num_components - 1)
             return states + state.transition_penalty.double() * spare + state.transition_weight.double() * surprise
@@ -124,21 +124,21 @@ class SequenceLandscape(Landscape):
         return cost
 
     def natural_transition_penalty(self, start: Callable[[], Descent], plain: Problem) -> float:
-        """What an observed step costs on average, its component's penalty apart."""
+        """The average cost of an observed step, without the price of its component."""
         found = start()
         cost = (found.objective - plain.price(found.penalty, found.num_components)) / all_count(plain.num_data)
         return float(cost.clamp(min=torch.finfo(plain.X.dtype).tiny))
 
     def transitions(self, state: RepellingDescent) -> Tensor:
-        """Moves [K + 1, K] between states, from the start row last."""
+        """Transition counts [K + 1, K] between states; the last row counts starts."""
         return self.transitions_later(state)()
 
     def transitions_later(self, state: RepellingDescent) -> Later:
-        """The same [K + 1, K], known with the next sum over all ranks."""
+        """`transitions` [K + 1, K], as a sum that joins the next exchange of ranks."""
         return Later(count_transitions(state.assignments, self.sequences.starts, state.num_components))
 
     def log_edges(self, state: RepellingDescent, *, unused: float = 0.5) -> Tensor:
-        """Minus what each move costs [K + 1, K], from the start row last."""
+        """Minus the cost of each transition [K + 1, K]; the last row is that of starts."""
         counts = self.transitions(state).double()
         log_edges = torch.where(counts > 0, 0.0, -state.transition_penalty.double())
         if not state.transition_weight:
@@ -148,7 +148,7 @@ class SequenceLandscape(Landscape):
         return log_edges + state.transition_weight.double() * log_shares
 
     def draw(self, state: RepellingDescent) -> Draw:
-        """What a Posterior keeps of a state: rows of transitions are those of K states that share alpha evenly."""
+        """As in `Landscape`; rows of transitions are posterior means, with alpha / K for each state."""
         centers, K = state.centers, state.num_components
         none = centers.new_full((K + 1, 1), -torch.inf)
         moves = self.transitions(state).to(centers) + self.problem.model.prior.concentration / K

@@ -1,4 +1,4 @@
-"""Where a descent stands: one partition, its centres and its classifiers or hyperplanes."""
+"""The states of descents: a partition, its centres, and its classifiers or hyperplanes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .hyperplanes import Fitted
 
 @dataclass(frozen=True)
 class _Partition:
-    """What both kinds of states hold: N points, K components, D coordinates, P features, C scores."""
+    """The fields of both kinds of states: N points, K components, D coordinates, P features, C scores."""
 
     assignments: OfRows  # [N] int64, 0..K-1, all occupied
     centers: Tensor  # [K, D] in the likelihood's coordinates
@@ -36,7 +36,7 @@ class _Partition:
         return all_sum(torch.bincount(self.assignments, minlength=self.num_components))
 
     def draw(self, model: Model, row_weights: Tensor | None) -> Draw:
-        """What a Posterior keeps of a state of points that count `row_weights` [N] times; None: once."""
+        """The draw that a posterior keeps of a state, for points with weights [N] (None: 1)."""
         centers, counts = self.centers, self.counts
         if row_weights is not None:
             counts = all_sum(torch.bincount(self.assignments, row_weights, self.num_components))
@@ -53,7 +53,7 @@ class _Partition:
         )
 
     def occupied(self) -> Self:
-        """The state without its empty components."""
+        """Remove the empty components."""
         used = torch.zeros(self.num_components, dtype=torch.int64, device=self.assignments.device)
         used = all_sum(used.index_fill(0, self.assignments, 1)) > 0
         kept = torch.nonzero(used).squeeze(1)
@@ -63,31 +63,31 @@ class _Partition:
         return replace(self, assignments=label[self.assignments], **self.rows(kept))
 
     def rows(self, kept: Tensor) -> dict[str, Any]:
-        """What the state has of some components, from their indices [K'] in increasing order."""
+        """The fields that belong to components, for components [K'] in increasing order."""
         return {"centers": self.centers[kept], "weights": self.weights[kept]}
 
 
 @dataclass(frozen=True)
 class Descent(_Partition):
-    """One descent of components that see their own points alone."""
+    """A state of a descent whose components score their own points alone."""
 
-    duals: OfRows  # [N, C] of a joint multi-class loss, which warm-start the next pass
+    duals: OfRows  # [N, C] dual variables, where the next duals start
     objective: Tensor  # [] float64, L after the last sweep
-    grows: bool = True  # the last search for new components found some
-    settled: bool = False  # the last sweep changed little: search, polish and merge in the next one
-    converged: bool = False  # it has, and that changed little as well
+    grows: bool = True  # whether the last search for new components found some
+    settled: bool = False  # whether the last sweep changed little; the next one then searches, polishes and merges
+    converged: bool = False  # whether the state was settled and then changed little again
 
 
 @dataclass(frozen=True)
 class RepellingDescent(_Partition):
-    """One descent of components that repel, or of the states of sequences: N points or steps."""
+    """A state of a descent of components that repel, or of the states of sequences: N points or steps."""
 
     transition_penalty: Tensor  # []
     transition_weight: Tensor  # []
     objective: Tensor  # [] float64
-    settled: bool = False  # the last sweep changed little: try to open and to merge in the next one
-    converged: bool = False  # it has, and in vain
-    fitted: tuple[Tensor, ...] = ()  # the parts of `Fitted`, where there is one
+    settled: bool = False  # whether the last sweep changed little; the next one then tries to open and to merge
+    converged: bool = False  # whether the state was settled and then changed little again
+    fitted: tuple[Tensor, ...] = ()  # the fields of `Fitted`, if there is one
 
     def rows(self, kept: Tensor) -> dict[str, Any]:
         fitted = Fitted(*self.fitted).kept(kept) if self.fitted else ()
@@ -95,12 +95,12 @@ class RepellingDescent(_Partition):
 
 
 class Parts(NamedTuple):
-    """What the objective needs of the points of each component."""
+    """Sums over the points of each component that the objective needs."""
 
-    sums: Tensor  # [K, D] of the rows, with their weights
-    counts: Tensor  # [K] how many points, with their weights
-    margins: Tensor  # [K] what classifiers cost: |eta_k|^2 / (2 nu^2) - log phi, summed with weights
+    sums: Tensor  # [K, D], weighted sums of the rows
+    counts: Tensor  # [K], sums of the weights of the points
+    margins: Tensor  # [K], cost of the classifiers: |eta_k|^2 / (2 nu^2) - weighted sum of log phi
 
     def rows(self, index: Tensor | list[int]) -> Parts:
-        """The parts of some components, from their indices [M]."""
+        """The sums of some components, from their indices [M]."""
         return Parts(self.sums[index], self.counts[index], self.margins[index])

@@ -1,11 +1,12 @@
-"""New features: from the rows that are described worst, and from the labels.
+"""New features, proposed by the rows with the largest residuals and by the labels.
 
     w = s_n / (a_n + p),   s_n = b_n - a_n m_n          the loadings by which row n alone gains most
     saving = scale sum_j r_j [D(x_j, m_j) - D(x_j, m_j + w)]_+ - loading ridge of w - Lambda(K + 1) + Lambda(K)
 
-with the quadratic (a, b) above D at the present means m; every row joins that gains. Scores see the feature once the
-classifiers are fitted again. Features that help the labels alone are not found that way: a descent without the second
-kind of proposal stalls (docs/derivations/latent-features, "Small-variance limit", steps 2 and 5).
+with the quadratic (a, b) that majorizes D at the present means m; every row that gains takes the feature. Scores
+include the feature once the classifiers are fitted again. Features that help the labels alone are not found in this
+way: a descent without proposals by labels stalls (docs/derivations/latent-features, "Small-variance limit", steps 2 and
+5).
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from .problem import FeatureDescent, FeatureProblem
 def open_feature(
     state: FeatureDescent, problem: FeatureProblem, generator: torch.Generator, *, single: bool = False
 ) -> FeatureDescent:
-    """One more feature of the best of some rows' residuals, if that lowers F.
+    """Add the best feature proposed by some rows' residuals, if that lowers F.
 
-    With `single` only rows are candidates for which a feature of their own would pay, as in BP-means as published.
+    With `single`, only rows for which a feature of their own would pay are candidates, as in BP-means as published.
     """
     residual, price = Residual.of(state, problem), problem.next_price(state.penalty, state.num_features)
     excess = residual.alone()
@@ -50,15 +51,15 @@ def open_feature(
 
 
 def alone(state: FeatureDescent, problem: FeatureProblem) -> Tensor:
-    """What a feature of its own would save a single copy of each row, [N], by the quadratic."""
+    """What an own feature would save a single copy of each row, [N], by the quadratic."""
     return Residual.of(state, problem).alone()
 
 
 def label_columns(state: FeatureDescent, problem: FeatureProblem) -> list[Tensor]:
-    """Sets of rows [N] bool that the targets suggest as features, those with the most losses first.
+    """Sets of rows [N] bool that the targets suggest as features, sorted by their total loss, largest first.
 
-    Of each score: the rows whose target is above or below the mean (a class and its complement), and the rows whose
-    score the margin pulls up or down by more than half of the hardest pull (of a hinge: where it is positive).
+    For each score: the rows with targets above or below the mean (a class and its complement), and the rows whose
+    margin has a positive or negative slope of more than half of the largest (for a hinge: a slope that is not 0).
     """
     targets, counted = problem.data.targets, problem.data.row_weights
     known = ~targets.isnan()
@@ -80,7 +81,7 @@ def label_columns(state: FeatureDescent, problem: FeatureProblem) -> list[Tensor
 
 
 def improved(proposal: FeatureDescent, problem: FeatureProblem, generator: torch.Generator) -> FeatureDescent:
-    """A proposal after some rounds of its own."""
+    """Improve a proposal by some rounds of updates."""
     for _ in range(_PROPOSAL_ROUNDS):
         before = proposal = refit(proposal, problem)
         proposal = move_bits(proposal, problem, generator)
@@ -92,8 +93,7 @@ def improved(proposal: FeatureDescent, problem: FeatureProblem, generator: torch
 def add_by_labels(
     state: FeatureDescent, problem: FeatureProblem, generator: torch.Generator, *, most: int = 8
 ) -> FeatureDescent:
-    """Tries features that the targets suggest, at most so many. Each is added, or takes the place of another one, where
-    that lowers F."""
+    """Try at most `most` features that targets suggest; each is added, or replaces one, if that lowers F."""
     nothing = torch.zeros_like(problem.data.X[0])
     for members in label_columns(state, problem)[:most]:
         for start in (state, _without_likest(state, members, problem)):
@@ -105,7 +105,7 @@ def add_by_labels(
 
 
 def _without_likest(state: FeatureDescent, members: Tensor, problem: FeatureProblem) -> FeatureDescent:
-    """The state without the feature that agrees with a set of rows [N] bool in most of them."""
+    """Remove the feature that agrees with a set of rows [N] bool in most rows."""
     if not state.num_features:
         return state
     agree = problem.total((state.features == members.unsqueeze(1)).to(state.features))
@@ -114,17 +114,17 @@ def _without_likest(state: FeatureDescent, members: Tensor, problem: FeatureProb
 
 @dataclass(frozen=True)
 class Residual:
-    """What is left of the entries at the present means, and the quadratic above D there."""
+    """The residuals of the entries at the present means, and the quadratic that majorizes D there."""
 
     problem: FeatureProblem
     mean: Tensor  # [N, D]
-    slope: Tensor  # [N, D] b - a m, 0 where an entry is missing
-    precision: Tensor  # [1, D] or [N, D] a, 0 where an entry is missing
-    quadratic: bool  # D is this quadratic
+    slope: Tensor  # [N, D] b - a m; 0 where an entry is missing
+    precision: Tensor  # [1, D] or [N, D] a; 0 where an entry is missing
+    quadratic: bool  # whether D equals the quadratic
 
     @classmethod
     def of(cls, state: FeatureDescent, problem: FeatureProblem) -> Residual:
-        """That of a state."""
+        """The residuals of a state."""
         data, mean = problem.data, state.features @ state.loadings
         observed: PseudoObservation = problem.model.likelihood.majorize(data.X, mean)
         slope, precision = observed.shift - observed.precision * mean, observed.precision
@@ -134,16 +134,19 @@ class Residual:
 
     @property
     def prior(self) -> Tensor:
-        """Precisions [D] of the loadings."""
+        """The prior precisions [D] of the loadings."""
         return self.problem.prior_precision.to(self.mean)
 
     def alone(self) -> Tensor:
-        """What a feature of its own would save a single copy of each row, [N]."""
+        """What an own feature would save a single copy of each row, [N]."""
         return self.problem.scale * (self.slope.square() / (self.precision + self.prior)).sum(1) / 2
 
     def founded(self, rows: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Loadings [2 M, D] of new features, and what each would save in all [2 M]. M of them are residuals of single
-        rows; M are differences of two residuals, which are one feature where two rows differ by one."""
+        """Loadings [2 M, D] of new features, and the total saving of each [2 M].
+
+        M of them are residuals of single rows. The others are differences of two residuals, which are one feature if
+        the two rows differ by one.
+        """
         both = torch.cat([self.slope, self.precision.expand_as(self.slope)], 1)
         slope, precision = taken(both, rows, self.problem.data.span).chunk(2, 1)
         loadings = slope / (precision + self.prior)
@@ -152,12 +155,12 @@ class Residual:
         return loadings, self.totals(loadings)
 
     def refined(self, loadings: Tensor, totals: Tensor) -> tuple[Tensor, Tensor]:
-        """Loadings [M, D] after some rounds of who joins and what is best for them, and what they save in all [M]."""
+        """Alternate loadings [M, D] with the rows that gain; return the best loadings and total savings [M]."""
         _, best = self._joined(loadings)
         for _ in range(_ROUNDS):
             moved = best
             moved_totals, then = self._joined(moved)
-            more = moved_totals > totals  # where not, it stays so
+            more = moved_totals > totals  # otherwise it stays as it is from now on
             loadings = torch.where(more.unsqueeze(1), moved, loadings)
             totals = torch.where(more, moved_totals, totals)
             best = torch.where(more.unsqueeze(1), then, best)
@@ -166,8 +169,7 @@ class Residual:
         return loadings, totals
 
     def _joined(self, loadings: Tensor) -> tuple[Tensor, Tensor]:
-        """What features with loadings [M, D] save in all [M], and the loadings [M, D] that are best for the rows that
-        join them."""
+        """The total savings [M] of features with loadings [M, D]; the best loadings [M, D] for their rows."""
         weights, saved = self.problem.data.row_weights, self.savings(loadings)
         members = (weights * (saved > 0)).T
         precision, own = self.precision.expand_as(self.slope), (weights * saved.relu()).sum(0, dtype=torch.float64)
@@ -183,13 +185,12 @@ class Residual:
         return torch.stack([before - self.problem.divergences(self.mean + loading) for loading in loadings], 1)
 
     def totals(self, loadings: Tensor) -> Tensor:
-        """What they save in all, [M] float64, if every row joins that gains."""
+        """The total savings [M] float64 of features, if every row that gains takes them."""
         return self.problem.total(self.savings(loadings).relu()) - self.problem.loading_ridge(loadings)
 
 
 def _candidates(excess: Tensor, residual: Residual, generator: torch.Generator) -> Tensor:
-    """Numbers [M] of rows that may found a feature: those that would save most alone, and a random sample in proportion
-    to it."""
+    """The numbers [M] of rows that may found a feature: the largest savings, and a weighted random sample."""
     (here, D), device = residual.mean.shape, excess.device
     span = residual.problem.data.span
     N = span[1]

@@ -1,9 +1,9 @@
-"""The bits of all rows: column by column, a row takes a feature where that is cheaper, its other bits as they are,
+"""Updates of the bits of all rows, column by column: a row takes a feature if that is cheaper, its other bits fixed.
 
     saving_n = scale [D(x_n, m_n) - D(x_n, m_n + w_k)] + g(y_n, f_n) - g(y_n, f_n + eta_k),   m_n, f_n without z_nk
 
-and then every row flips the two bits that together save most. What two features explain together keeps a bit where it
-is as long as the other stays: without pairs descents end much higher. Rows are independent given the loadings, so all
+Then every row flips the pair of bits that saves most. If two features explain something together, neither bit can
+change while the other stays: without pairs, descents end much higher. Rows are independent given the loadings, so all
 of them move at once (docs/derivations/latent-features, "Small-variance limit", step 1).
 """
 
@@ -21,8 +21,10 @@ from .problem import FeatureDescent, FeatureProblem
 
 
 def move_bits(state: FeatureDescent, problem: FeatureProblem, generator: torch.Generator) -> FeatureDescent:
-    """Single bits, features in random order, then pairs. Rows settle each on their own, so that no rank asks another. A
-    feature that no row has left goes when the loadings are fitted."""
+    """Update single bits, features in random order, then pairs.
+
+    Ranks need no exchange, since rows are independent. A feature without rows is removed when the loadings are fitted.
+    """
     if not state.num_features:
         return state
     state = flip_singly(state, problem, generator)
@@ -34,7 +36,7 @@ def move_bits(state: FeatureDescent, problem: FeatureProblem, generator: torch.G
 
 
 def flip_singly(state: FeatureDescent, problem: FeatureProblem, generator: torch.Generator) -> FeatureDescent:
-    """Every bit at its better value given those visited before."""
+    """Set every bit to its better value given the bits updated before."""
     features, scores = state.features.clone(), problem.scores(state)
     saved_by, device = savings_of_bits(state, problem), features.device
     for k in torch.randperm(state.num_features, generator=generator, device=device).tolist():
@@ -45,7 +47,7 @@ def flip_singly(state: FeatureDescent, problem: FeatureProblem, generator: torch
 
 
 def savings_of_bits(state: FeatureDescent, problem: FeatureProblem) -> Callable[[Tensor, Tensor, int], Tensor]:
-    """What feature k saves each row, whether it has it or not, [N], from (features [N, K], scores [N, C], k)."""
+    """A function (features [N, K], scores [N, C], k) -> [N]: what feature k saves each row, present or not."""
     savings = _savings_of_entries(state, problem)
 
     def saved(features: Tensor, scores: Tensor, k: int) -> Tensor:
@@ -56,10 +58,10 @@ def savings_of_bits(state: FeatureDescent, problem: FeatureProblem) -> Callable[
 
 
 def _savings_of_entries(state: FeatureDescent, problem: FeatureProblem) -> Callable[[Tensor, int], Tensor]:
-    """What feature k saves each row in divergence, [N], as a function of (features [N, K], k).
+    """A function (features [N, K], k) -> [N]: what feature k saves each row in divergence.
 
-    Where all entries of a column are precise to the same degree, D is the quadratic by which it is majorized, and two
-    products [N, K] and [K, K] have all that is needed of D columns.
+    If all entries of a column have the same precision, D is the quadratic that majorizes it, and products of sizes [N,
+    K] and [K, K] replace D columns.
     """
     likelihood, data, loadings = problem.model.likelihood, problem.data, state.loadings
     observed = likelihood.majorize(data.X, state.features @ loadings)
@@ -82,10 +84,10 @@ def _savings_of_entries(state: FeatureDescent, problem: FeatureProblem) -> Calla
 
 
 def flip_pairs(state: FeatureDescent, problem: FeatureProblem) -> tuple[FeatureDescent, Tensor]:
-    """Every row with its best pair of bits flipped, if that saves anything; and whether any row here did so, bool [].
+    """Flip the best pair of bits of every row, if that saves anything; also whether any row here changed, bool [].
 
-    With the signs s = 1 - 2 z of the flips, the slopes b - a m of the quadratic above D at the present means and
-    C_jk = sum_d a_d w_jd w_kd, flips of j and k save  s_j pull_j - C_jj / 2 + s_k pull_k - C_kk / 2 - s_j s_k C_jk.
+    With the signs s = 1 - 2 z of the flips, the slopes b - a m of the quadratic above D at the present means and C_jk =
+    sum_d a_d w_jd w_kd, flips of j and k save  s_j pull_j - C_jj / 2 + s_k pull_k - C_kk / 2 - s_j s_k C_jk.
     """
     K, loadings, data = state.num_features, state.loadings, problem.data
     any_flipped = torch.zeros((), dtype=torch.bool, device=loadings.device)

@@ -1,6 +1,7 @@
 """BP-means with a margin: descent on the small-variance objective F of latent features.
 
-No step raises F (`problem`). Bits see the labels; those of new rows come from their entries alone.
+No step raises F (`problem`). Bits depend on the labels; those of new rows follow from their entries alone.
+
 Sources: Broderick, Kulis & Jordan (2013) for BP-means; docs/derivations/latent-features, "Small-variance limit", for
 the margin.
 """
@@ -21,7 +22,7 @@ from .problem import FeatureDescent, FeatureProblem
 
 
 def scattered(problem: FeatureProblem, penalty: float, num_features: int, generator: torch.Generator) -> FeatureDescent:
-    """Up to so many features of random bits."""
+    """A state with up to `num_features` features of random bits."""
     state, (N, device) = problem.start(penalty), (problem.data.num_data, problem.data.X.device)
     number = int(torch.randint(1, num_features + 1, (), generator=generator, device=device))
     bits = own_draws(N, lambda n, stream: torch.randint(2, (n, number), generator=stream, device=device), generator)
@@ -39,11 +40,11 @@ def sweep(
     merge: bool = True,
     single: bool = False,
 ) -> FeatureDescent:
-    """Bits, loadings, classifiers, then new features. A settled state also tries features that the labels suggest,
-    fewer features, and shifts of rows (`moves`).
+    """Update bits, loadings and classifiers, then open features.
 
-    Of K features K / 4 may open in a sweep, and at least one. After a sweep in which none did, the next ones try again
-    only once they have settled.
+    A settled state also tries features that the labels suggest, removals and merges, and shifts of rows (`moves`). With
+    K features, at most K / 4 open in a sweep, but at least one may. After a sweep in which none opened, sweeps try
+    again only once they have settled.
     """
     before, state = state, move_bits(state, problem, generator)
     moved = problem.moved_later(before, state)
@@ -66,7 +67,7 @@ def sweep(
 
 
 def _grown(state: FeatureDescent, problem: FeatureProblem, generator: torch.Generator, single: bool) -> FeatureDescent:
-    """The state with new features, one after another, with bits and all else fitted again after each."""
+    """Open features one after another, with all bits, loadings and classifiers updated after each."""
     for _ in range(max(1, state.num_features // 4)):
         state = open_feature(state, problem, generator, single=single)
         if not state.grows:

@@ -1,8 +1,8 @@
-"""Loadings and classifiers at fixed features: what is best, or better, for F.
+"""Loadings and classifiers that lower F at fixed features.
 
-Loadings are a ridge regression, exact where the divergence is quadratic and else the minimum of the quadratic above it
-at the present means. Classifiers are an SVM over all rows (docs/derivations/latent-features, "Small-variance limit",
-steps 3 and 4).
+Loadings are a ridge regression, exact if the divergence is quadratic and otherwise the minimum of the majorizing
+quadratic at the present means. Classifiers are an SVM over all rows (docs/derivations/latent-features, "Small-variance
+limit", steps 3 and 4).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .problem import FeatureDescent, FeatureProblem
 
 
 def refit(state: FeatureDescent, problem: FeatureProblem, *, thorough: bool = False) -> FeatureDescent:
-    """Better loadings, then better classifiers, and F; `thorough`: until they are as good as they get."""
+    """Improve the loadings, then the classifiers, and compute F; `thorough`: until they hardly improve."""
     state = fit_loadings(state, problem, _POLISH if thorough else 1)
     told = problem.entries_later(state)
     state, margin = fit_classifiers(state, problem, thorough=thorough)
@@ -26,8 +26,10 @@ def refit(state: FeatureDescent, problem: FeatureProblem, *, thorough: bool = Fa
 
 
 def fit_loadings(state: FeatureDescent, problem: FeatureProblem, num_steps: int = 1) -> FeatureDescent:
-    """Loadings [K, D] after some regressions on the features, without those that no row has; one is enough where the
-    divergence is quadratic."""
+    """Set the loadings [K, D] by regressions on the features, and remove features without rows.
+
+    One regression is enough if the divergence is quadratic.
+    """
     data, likelihood = problem.data, problem.model.likelihood
     for step in range(num_steps):
         if not state.num_features:
@@ -48,12 +50,12 @@ def fit_loadings(state: FeatureDescent, problem: FeatureProblem, num_steps: int 
 def fit_classifiers(
     state: FeatureDescent, problem: FeatureProblem, *, thorough: bool = False
 ) -> tuple[FeatureDescent, Tensor]:
-    """The state with classifiers [K + P, C] that cost no more and their tilts, and what they cost []."""
+    """Improve the classifiers [K + P, C] and their tilts; also return their cost []."""
     margins = problem.margins(state.features)
     start = estimate(margins, state.weights.unsqueeze(0), state.tilt)
     limits, num_steps = (_FINE, _STEPS) if thorough else (_COARSE, _FEW_STEPS)
     quick = has_quick_dual(margins)
-    if not thorough and not are_few(margins):  # each pass of a dual would be an exchange
+    if not thorough and not are_few(margins):  # each pass of a dual would need an exchange of ranks
         quick, num_steps = False, _LEAST_STEPS
     fit = minimum(margins, start, limits if quick else None, num_steps)
     return replace(state, weights=fit.weights[0], tilt=fit.tilt), fit.cost.sum()

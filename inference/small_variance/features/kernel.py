@@ -21,36 +21,36 @@ from .problem import FeatureDescent, FeatureProblem
 
 
 def check(backend: SmallVariance, model: FeatureModel) -> None:
-    """Every loss and linear likelihood has a small-variance limit."""
+    """Nothing to check: every loss and linear likelihood has a small-variance limit."""
 
 
 def row_cost(model: FeatureModel) -> int:
-    """In rows of a mixture, whose bits are not tried one after another."""
+    """The cost of a row, in rows of a mixture: bits are updated one after another."""
     return 4
 
 
 def auto_scale(model: FeatureModel) -> float:
-    """More than 1 where features have classifiers: bits that follow noise in the labels are none that a new row has."""
+    """More than 1 with classifiers: otherwise bits follow noise in the labels, which new rows do not have."""
     return 30.0 if coding_of(model) is not None else 1.0
 
 
 def alone(backend: SmallVariance, model: FeatureModel) -> str:
-    """Ranks may have rows each."""
+    """Return "": ranks can share the rows."""
     return ""
 
 
 def kernel(backend: SmallVariance, model: FeatureModel) -> Kernel:
-    """The descent for a resolved model."""
+    """The kernel of a resolved model."""
     return kernel_of(FeatureDescent, partial(FeatureRestarts.of, backend))
 
 
 @dataclass(frozen=True, eq=False)
 class FeatureRestarts(PricedRestarts[FeatureProblem, FeatureDescent]):
-    """Restarts of BP-means with a margin: the first grows from nothing, the others start from random bits."""
+    """Restarts of BP-means with a margin: the first starts without features, the others from random bits."""
 
     @classmethod
     def of(cls, backend: SmallVariance, model: FeatureModel, data: FeatureData) -> Self:
-        """Those of a resolved model."""
+        """The restarts of a resolved model."""
         return cls(backend, FeatureProblem.of(model, data, backend.scale))
 
     def natural_penalty(self, generator: torch.Generator) -> float:
@@ -70,7 +70,7 @@ class FeatureRestarts(PricedRestarts[FeatureProblem, FeatureDescent]):
         )
 
     def draw(self, state: FeatureDescent) -> Draw:
-        """In the limit a feature that exists is free: its log odds are 0."""
+        """The draw that a posterior keeps; in the limit features have no price: their log odds are 0."""
         K, X, model = state.num_features, self.problem.data.X, self.problem.model
         return drawn(
             FeatureDraw(

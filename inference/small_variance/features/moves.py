@@ -1,8 +1,8 @@
-"""Moves that are taken wherever they lower F with everything fitted again: fewer features, or rows that change sides.
+"""Moves that are accepted if they lower F after all other variables are fitted again.
 
-One feature goes, or two become one, or rows change sides. Given the loadings each bit is at its best, and given the
-bits the loadings are, so that neither moves first. A shift moves many bits at once: the tenth of a feature's rows that
-need it least leave it, or the tenth of the other rows that lose least by it join it.
+A feature is removed, two features are merged, or rows gain or lose a feature. Given the loadings each bit is at its
+best, and given the bits the loadings are, so neither changes first by itself. A shift changes many bits at once: the
+tenth of a feature's rows that need it least lose it, or the tenth of the other rows that lose least by it gain it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .problem import FeatureDescent, FeatureProblem
 def simplify(
     state: FeatureDescent, problem: FeatureProblem, generator: torch.Generator, *, tries: int = 4
 ) -> FeatureDescent:
-    """Drop features, then merge pairs, as long as F falls; some of the likeliest are tried each time."""
+    """Remove features, then merge pairs, as long as F falls; each time the `tries` most promising ones are tried."""
     for proposals in (dropped, merged):
         better = True
         while better and state.num_features:
@@ -34,15 +34,13 @@ def simplify(
 
 
 def dropped(state: FeatureDescent, problem: FeatureProblem) -> list[FeatureDescent]:
-    """The states without one feature each, the least useful one first. The use of a feature is what it saves its rows
-    before anything is fitted again."""
+    """The states without one feature each, the least useful first: use is the saving before any refit."""
     uses = problem.total(state.features * _savings(state, problem))
     return [state.without(k) for k in uses.argsort(stable=True)]
 
 
 def merged(state: FeatureDescent, problem: FeatureProblem) -> list[FeatureDescent]:
-    """The states in which two features are one, which every row has that had either; the pairs that most rows share
-    come first."""
+    """The states in which two features are merged (their union of rows), pairs with the largest overlap first."""
     weighted = problem.data.row_weights * state.features
     shared, counts = all_sums(state.features.T @ weighted, weighted.sum(0))
     alike = shared / (counts.unsqueeze(1) + counts - shared)
@@ -63,9 +61,9 @@ _MOST_PAIRS = 8
 def shift_features(
     state: FeatureDescent, problem: FeatureProblem, generator: torch.Generator, *, tries: int = 8
 ) -> FeatureDescent:
-    """Tries the shifts that cost least before anything is fitted again, and keeps those that lower F."""
+    """Try the shifts that cost least before anything is fitted again, and keep those that lower F."""
     for flips in _cheapest_flips(state, problem)[:tries]:
-        if flips.shape[1] != state.num_features:  # a shift before left a feature empty
+        if flips.shape[1] != state.num_features:  # an earlier shift emptied a feature
             break
         proposal = replace(state, features=(state.features - flips.to(state.features)).abs())
         proposal = improved(proposal, problem, generator)
@@ -75,9 +73,9 @@ def shift_features(
 
 
 def _cheapest_flips(state: FeatureDescent, problem: FeatureProblem) -> list[Tensor]:
-    """Bits [N, K] bool to flip together, those of one feature at a time; the least costly first."""
+    """Bits [N, K] bool to flip together, of one feature at a time, sorted by their cost, least first."""
     saved, has, span = _savings(state, problem), state.features > 0, problem.data.span
-    cost = torch.where(has, saved, -saved)  # of the flip of each bit
+    cost = torch.where(has, saved, -saved)  # of flipping each bit
     sides = torch.stack([has, ~has], 2).flatten(1)  # [N, 2 K]
     numbers, k = all_sum(sides.sum(0)), torch.arange(2 * state.num_features, device=cost.device) // 2
     some = torch.nonzero(numbers).flatten()

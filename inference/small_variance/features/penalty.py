@@ -1,4 +1,4 @@
-"""The penalty at which a wanted number of features pays for itself."""
+"""The penalty for which a wanted number of features is best."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def natural_penalty(problem: FeatureProblem, num_features: int, generator: torch
 
         max_{j > K} (F_K - F_j) / (j - K)    and    min_{j < K} (F_j - F_K) / (K - j)
 
-    with F_j the least value found, without prices, of j features. Features are added one at a time, each the better of
-    a residual's and of those that the labels suggest, up to two more than wanted; then those of the least use go again.
-    F grows in proportion to the rows; at most 5 000 are seen.
+    with F_j the least value found, without prices, for j features. Features are added one at a time, by a residual or
+    by labels, whichever is better, up to two more than wanted; then the least useful ones are removed. F grows in
+    proportion to the rows; at most 5 000 are used.
     """
     sample = sampled(problem, _MOST_ROWS, generator)
     state = sample.start(0.0)
@@ -39,7 +39,7 @@ def natural_penalty(problem: FeatureProblem, num_features: int, generator: torch
 
 
 def single_penalty(problem: FeatureProblem, num_features: int, generator: torch.Generator) -> float:
-    """Between the most that any row would save alone with so many features and with one less (geometric mean).
+    """The geometric mean of the largest saving by an own feature with `num_features` features, and with one less.
 
     The features are opened one at a time, without a price, and fitted.
     """
@@ -53,13 +53,13 @@ def single_penalty(problem: FeatureProblem, num_features: int, generator: torch.
 
 
 def _most_alone(state: FeatureDescent, problem: FeatureProblem) -> float:
-    """The most that a row would save with a feature of its own."""
+    """The largest saving of any row by a feature of its own."""
     saved = alone(state, problem)
     return float(all_largest(torch.cat([saved, saved.new_zeros(1)]).max()))
 
 
 def _between(least: dict[int, float], num_features: int) -> float:
-    """The penalty for a number of features, or the most that were found, from the least F of each number."""
+    """The penalty for K features, or for the largest K found, from the least F of each number of features."""
     K = min(num_features, max(least))
     floor = _LEAST * max(least[0], torch.finfo(torch.float64).tiny)
     above = max([floor, *((least[K] - value) / (j - K) for j, value in least.items() if j > K)])
@@ -68,7 +68,7 @@ def _between(least: dict[int, float], num_features: int) -> float:
 
 
 def _grown(state: FeatureDescent, problem: FeatureProblem, generator: torch.Generator) -> FeatureDescent:
-    """The best of the state with one more feature."""
+    """The best state with one more feature."""
     nothing = torch.zeros_like(problem.data.X[0])
     proposals = [state.joined(members, nothing) for members in label_columns(state, problem)[:_TRIES]]
     opened = open_feature(state, problem, generator)
@@ -78,7 +78,7 @@ def _grown(state: FeatureDescent, problem: FeatureProblem, generator: torch.Gene
 
 
 def _least_dropped(state: FeatureDescent, problem: FeatureProblem, generator: torch.Generator) -> FeatureDescent:
-    """The best of the states without one feature, among the few of the least use."""
+    """The best of the states without one of the least useful features."""
     found = [improved(proposal, problem, generator) for proposal in dropped(state, problem)[:_TRIES]]
     return min(found, key=lambda proposal: float(proposal.objective))
 

@@ -1,10 +1,10 @@
-"""What stays fixed while the small-variance objective of latent features is minimized, and where a descent stands.
+"""The small-variance objective of latent features, and the state of a descent.
 
     F = scale [sum_n r_n D(x_n, W^T z_n) + sum_d p_d |w_.d|^2 / 2] + Lambda(K)
       + sum_n r_n g(y_n, eta^T [z_n; b_n]) + |eta|^2 / (2 nu^2),          g = -log phi
 
-D is the likelihood's divergence at the variances that it starts from, p_d the precision of its loadings there;
-Lambda(K) is what the prior asks for K features, penalty K for an Indian buffet process; r_n counts a row, 1 without. A
+D is the likelihood's divergence at its initial variances, and p_d is the precision of its loadings there. Lambda(K) is
+the prior's price of K features, penalty K for an Indian buffet process. r_n is the weight of a row, 1 by default. A
 missing entry has no divergence, a missing target no loss. F is the limit of -tau log p of the model with the variances
 of entries and loadings times tau / scale, nu^2 tau for nu^2, g / tau for g and alpha = exp(-penalty / tau)
 (docs/derivations/latent-features, "Small-variance limit").
@@ -33,20 +33,20 @@ class FeatureDescent(BinaryDescent):
     features: OfRows
     tilt: OfRows
     loadings: Tensor  # [K, D]
-    grows: bool = True  # the last search for a new feature found one
-    settled: bool = False  # the last sweep changed little: try to add by labels, drop and merge in the next one
+    grows: bool = True  # whether the last search for a new feature found one
+    settled: bool = False  # the last sweep changed little: the next one tries more moves
 
     def only(self, columns: Tensor) -> Self:
         return replace(super().only(columns), loadings=self.loadings[columns])
 
     def joined(self, members: Tensor, loadings: Tensor) -> Self:
-        """The state with one more feature, of some rows [N] bool and with loadings [D], that no score sees yet."""
+        """Add a feature for the rows `members` [N] bool, with loadings [D] and weights 0."""
         return replace(self.with_column(members), loadings=torch.cat([self.loadings, loadings.unsqueeze(0)]))
 
 
 @dataclass(frozen=True)
 class FeatureProblem(Priced):
-    """The model, its data, and the prior precision of the loadings."""
+    """The objective of a model on its data."""
 
     model: FeatureModel  # resolved
     data: FeatureData
@@ -64,7 +64,7 @@ class FeatureProblem(Priced):
         return replace(self, data=self.data.rows(index))
 
     def start(self, penalty: float) -> FeatureDescent:
-        """No features at all, and classifiers of weight zero."""
+        """A state without features, and with classifiers equal to 0."""
         X, (N, D) = self.data.X, self.data.X.shape
         P, C = self.data.inputs.shape[1], self.data.targets.shape[1]
         empty = FeatureDescent(
@@ -83,17 +83,17 @@ class FeatureProblem(Priced):
         return scores
 
     def losses(self, scores: Tensor) -> Tensor:
-        """g [N] of scores [N, C], for a single copy of each row."""
+        """The losses g [N] at scores [N, C], for a single copy of each row."""
         losses: Tensor = -self.model.log_margin(scores, self.data.targets)
         return losses
 
     def divergences(self, mean: Tensor) -> Tensor:
-        """scale D(x_n, m_n) [N] of means [N, D], for a single copy of each row."""
+        """scale D(x_n, m_n) [N] at means m [N, D], for a single copy of each row."""
         each = self.model.likelihood.divergence(self.data.X, mean)
         return self.scale * (each if self.data.observed is None else each * self.data.observed).sum(1)
 
     def total(self, each: Tensor) -> Tensor:
-        """Sums over the rows of what a single copy costs, [N] or [N, M], in double precision."""
+        """The weighted sum over the rows of all ranks of values [N] or [N, M], in double precision."""
         return all_sum(self._own_total(each))
 
     def _own_total(self, each: Tensor) -> Tensor:
@@ -105,21 +105,21 @@ class FeatureProblem(Priced):
         return self.scale * (self.prior_precision * loadings.double().square()).sum(1) / 2
 
     def margins(self, features: Tensor) -> Scored:
-        """What classifiers of features [N, K] and inputs cost."""
+        """The rows that the classifiers of features [N, K] and inputs score."""
         seen, model = torch.cat([features, self.data.inputs], 1), self.model
         rows = seen, self.data.targets, model.loss, model.weight_scale, self.data.weights
         return Scored(*rows, source=self.data)
 
     def entries_later(self, state: FeatureDescent) -> Later:
-        """The divergence of all entries, [] float64, known with the next sum over all ranks."""
+        """The divergence of all entries, [] float64, as a sum that joins the next exchange of ranks."""
         return Later(self._own_total(self.divergences(state.features @ state.loadings)))
 
     def moved_later(self, before: FeatureDescent, state: FeatureDescent) -> Later:
-        """How many bits of two states with as many features differ, [] float64, known with the next sum."""
+        """The number of bits that differ between two states, [] float64, as a sum that joins the next exchange."""
         return Later((self.data.row_weights * (state.features != before.features)).sum(dtype=torch.float64))
 
     def objective(self, state: FeatureDescent, margin: Tensor | None = None, told: Later | None = None) -> Tensor:
-        """F []; `margin` [] is what its classifiers cost, and `told` the divergence; None: not known."""
+        """The objective F []; `margin` [] is the classifiers' cost, `told` the divergence (None: computed)."""
         told = told or self.entries_later(state)
         if margin is None:
             margin = self.margins(state.features).value(state.weights.unsqueeze(0)).sum()
@@ -127,5 +127,5 @@ class FeatureProblem(Priced):
         return told() + loadings + margin + self.price(state.penalty, state.num_features)
 
     def evaluated(self, state: FeatureDescent) -> FeatureDescent:
-        """The state with its F."""
+        """Update the objective of a state."""
         return replace(state, objective=self.objective(state))

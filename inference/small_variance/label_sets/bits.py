@@ -1,4 +1,4 @@
-"""The bits y = a b of labels beside a descent of the mixture of (x, a): J of such a state, and blocks of a sweep."""
+"""The bits y = a b of labels in a descent of the mixture of (x, a): the objective J, and the updates of a sweep."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from ..state import Descent
 
 @dataclass(frozen=True, kw_only=True)
 class LabelDescent(Descent):
-    """A descent of the mixture of (x, a), beside the classifiers of b; `objective` is J."""
+    """The state: a descent of the mixture of (x, a), and the classifiers of b; `objective` is J."""
 
     bits: OfRows  # [N, C] a, NaN where a label is missing
     signs: OfRows  # [N, C] 2 b - 1, NaN where a label is missing
     classifiers: Tensor  # [P, C]
-    tilt: OfRows  # [N, C] of the duals, which starts their next solution
+    tilt: OfRows  # [N, C] dual variables, where the next duals start
 
 
 @dataclass(frozen=True, eq=False)
 class LabelProblem:
-    """A resolved model, its data, and the weight of the divergence."""
+    """The objective of a model on its data."""
 
     model: BNMC
     data: LabelData
@@ -44,7 +44,7 @@ class LabelProblem:
 
     @property
     def family(self) -> ExponentialFamily:
-        """Of the bits a."""
+        """The likelihood of the bits a."""
         return cast(ExponentialFamily, self.model.label_likelihood)
 
     def mixture(self, bits: Tensor) -> Problem:
@@ -54,7 +54,7 @@ class LabelProblem:
         return Problem.of(self.model.mixture, points.placed(*data.span), self.scale)
 
     def margins(self, signs: Tensor) -> Scored:
-        """What classifiers of labels with signs 2 b - 1 [N, c] cost, each of which sees all rows."""
+        """The rows for classifiers of labels with signs 2 b - 1 [N, c]; each classifier scores all rows."""
         data, model = self.data, self.model
         return Scored(data.features, signs, model.loss, model.weight_scale, data.weights, source=data)
 
@@ -70,9 +70,9 @@ class LabelProblem:
         *,
         thorough: bool = True,
     ) -> Estimate:
-        """Those [1, P, c] of labels with signs [N, c], from classifiers [P, c] and tilts [N, c], or from zero.
+        """Fit classifiers [1, P, c] to labels with signs [N, c], from classifiers [P, c] and tilts [N, c], or from 0.
 
-        Of many rows that several ranks have they are not at their best unless it is `thorough`.
+        If several ranks have many rows, a single step is taken unless the fit is `thorough`.
         """
         margins = self.margins(signs)
         start = self.data.features.new_zeros(margins.features.shape[1], signs.shape[1])
@@ -81,8 +81,10 @@ class LabelProblem:
         return minimum(margins, estimate(margins, start.unsqueeze(0), tilt), *limits)
 
     def bit_costs(self, targets: Tensor, scores: Tensor, means: Tensor) -> Tensor:
-        """What the bits (0, 0), (0, 1), (1, 0), (1, 1) of labels cost, [4, N, K, C], for means [K, C] or [N, K, C]: inf
-        where they do not give y, and 0 for a missing label."""
+        """The costs [4, N, K, C] of the bits (0, 0), (0, 1), (1, 0), (1, 1), given means [K, C] or [N, K, C].
+
+        inf where a b is not y; 0 for a missing label.
+        """
         one, zero = (-self.scale * values for values in (means.log(), torch.log1p(-means)))
         ones = torch.ones_like(scores)
         yes, no = (-self.model.loss.log_factor(scores, sign * ones).unsqueeze(1) for sign in (1, -1))
@@ -92,46 +94,48 @@ class LabelProblem:
         return torch.where(missing, 0.0, torch.cat([torch.where(present, torch.inf, absent), both]))
 
     def cheapest_bits(self, targets: Tensor, scores: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
-        """The bits a and the signs 2 b - 1 [N, C] that cost least, for means [N, C] of each point's component."""
+        """The bits a and signs 2 b - 1 [N, C] of least cost, given the means [N, C] of each point's component."""
         best, missing = self.bit_costs(targets, scores, means.unsqueeze(1)).argmin(0).squeeze(1), targets.isnan()
         bits = (best == _ONLY_A).to(scores) + (best == _BOTH).to(scores)
         signs = torch.where((best == _ONLY_B) | (best == _BOTH), 1.0, -1.0).to(scores)
         return bits.masked_fill(missing, torch.nan), signs.masked_fill(missing, torch.nan)
 
     def label_sums(self, state: LabelDescent) -> tuple[Tensor, Tensor]:
-        """Sums [K, .] of the bits a in coordinates and numbers of rows [K], with the pseudo-observation."""
+        """Sums [K, .] of the bits a in coordinates, and numbers of rows [K], including the pseudo-observation."""
         (row, weight), rows = self.family.pseudo_observation(), self.family.coordinates(state.bits)
         sums, counts = component_sums(rows, state.assignments, state.num_components, self.data.weights)
         return (sums, counts) if row is None else (sums + weight * row, counts + weight)
 
     def label_means(self, state: LabelDescent) -> Tensor:
-        """The best shares psi [K, C] of the bits a."""
+        """The best means psi [K, C] of the bits a."""
         return self.family.from_coordinates(self.family.centers(*self.label_sums(state)))
 
     def label_cost(self, state: LabelDescent) -> Tensor:
-        """What depends on bits and classifiers in J at given assignments, []."""
+        """The terms of J that depend on bits and classifiers, at fixed assignments, []."""
         sums, counts = self.label_sums(state)
         slope, offset = self.family.divergence_terms(self.family.centers(sums, counts))
         shares = (counts * offset).sum() - (sums * slope).sum()
         return self.scale * shares + self.margin_cost(state.signs, state.classifiers)
 
     def mixture_later(self, state: LabelDescent) -> Callable[[], Tensor]:
-        """L of the mixture in J, [], known with the next sum over all ranks."""
+        """A function that returns L of the mixture in J, []; among ranks it joins the next exchange."""
         return descent.objective_later(self.mixture(state.bits), state)
 
     def valued(self, state: LabelDescent) -> LabelDescent:
-        """The state with its J."""
+        """Update the objective J of a state."""
         told = self.mixture_later(state)
         margin = self.margin_cost(state.signs, state.classifiers)
         return replace(state, objective=told() + margin)
 
 
-# -- the blocks of a sweep ---------------------------------------------------------------------------------------------
+# -- updates of a sweep ------------------------------------------------------------------------------------------------
 
 
 def explain(state: LabelDescent, problem: LabelProblem, *, moves: bool = True) -> LabelDescent:
-    """The cheapest bits of every point, and with `moves` its cheapest component, the bits of each being cheapest. A
-    component that no point has left stays."""
+    """Set the bits of every point to the cheapest ones; with `moves` also its component, at the cheapest bits of each.
+
+    Components without points are kept.
+    """
     data, model = problem.data, problem.model
     (inputs, centers), (labels, shares) = model.family.own_centers(state.centers)
     means = labels.from_coordinates(shares)
@@ -148,17 +152,17 @@ def explain(state: LabelDescent, problem: LabelProblem, *, moves: bool = True) -
 
 
 def fit_classifiers(state: LabelDescent, problem: LabelProblem) -> tuple[LabelDescent, Tensor]:
-    """Better classifiers of b, and what they cost []."""
+    """Improve the classifiers of b; also return their cost []."""
     fit = problem.fit(state.signs, state.classifiers, state.tilt, thorough=state.settled)
     return replace(state, classifiers=fit.weights[0], tilt=fit.tilt), fit.cost.sum()
 
 
 def refit(state: LabelDescent, problem: LabelProblem) -> LabelDescent:
-    """The best centres at these assignments and bits, and J."""
+    """Set the centres to the best ones for these assignments and bits, and compute J."""
     mixture = problem.mixture(state.bits)
     sums = component_sums(mixture.X, state.assignments, state.num_components, problem.data.weights)
     return problem.valued(replace(state, centers=mixture.centers(*sums)))
 
 
-_ONLY_B, _ONLY_A, _BOTH = 1, 2, 3  # places of the bits (a, b)
+_ONLY_B, _ONLY_A, _BOTH = 1, 2, 3  # indices of the bits (a, b) in `bit_costs`
 _LIMITS, _NUM_STEPS = DualLimits(1e-4, 1000), 400

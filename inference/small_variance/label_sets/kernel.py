@@ -4,15 +4,17 @@
         + sum_nc min over bits a, b of [scale d(a, psi_{z_n c}) - log phi(2 b - 1 | f_nc)],
     d(a, psi) = -a log psi - (1 - a) log(1 - psi)
 
-Of the joint "product" a = b = y: nothing couples mixture and classifiers. The first is the descent of partitions, with
-smoothed label centres, and the second are at their minimum before the first sweep.
+Joint "product": a = b = y, and mixture and classifiers are independent. The mixture has the descent of partitions, with
+smoothed label centres; the classifiers reach their minimum before the first sweep.
 
-Of the joint "and" a b = y. A label that is absent is charged to the cheaper explanation: the component does not have
-it, the classifier says no, or both. At fixed bits J is the objective of the joint "product" with labels a for the
-mixture and b for the classifiers, so a sweep has components and bits together, then the descent of partitions at these
-bits, then the bits, then the SVMs by duals. Nothing raises J, and it starts from the optimum of the SVMs at a = b = y.
-As one explanation bears each absence in full, often both, psi sigma(f) comes out too low for a probability: choose
-labels by `thresholds`, or by rank.
+Joint "and": a b = y. An absent label is explained in the cheapest way: the component does not have it (a = 0), the
+classifier rejects it (b = 0), or both. At fixed bits J is the objective of the joint "product" with labels a for the
+mixture and b for the classifiers. A sweep updates components and bits together, then the mixture by the descent of
+partitions at these bits, then the bits, then the SVMs by duals. Nothing raises J, and the start is the optimum of the
+SVMs at a = b = y.
+
+As one explanation, often both, accounts for each absence, psi sigma(f) is too low for a probability: choose labels by
+`thresholds`, or by rank.
 """
 
 from __future__ import annotations
@@ -41,32 +43,32 @@ from .moves import step_points, switch_labels
 
 
 def why_not(model: BNMC) -> str:
-    """Of the joints it serves those whose shares have a limit of their own."""
+    """Return "" if the joint has a small-variance limit, otherwise the joints that have one."""
     return "" if model.joint != "multinomial" else " for joint='multinomial', but for joint='product' and joint='and'"
 
 
 def check(backend: SmallVariance, model: BNMC) -> None:
-    """Raise on a family without a small-variance limit."""
+    """Raise NotImplementedError on a likelihood without a small-variance limit."""
     require_divergence(model)
 
 
 def row_cost(model: BNMC) -> int:
-    """In rows of a mixture, whose labels are explained in one way; of the joint "and" each switch fits an SVM."""
+    """The cost of a row, in rows of a mixture; in the joint "and" each switch of an explanation fits an SVM."""
     return 4 if model.is_coupled else 1
 
 
 def alone(backend: SmallVariance, model: BNMC) -> str:
-    """Ranks may have rows and their label sets each, as those of a mixture."""
+    """What to change so that ranks can share the rows; "" if nothing."""
     return "leave init out" if isinstance(backend.init, Tensor) else ""
 
 
 def kernel(backend: SmallVariance, model: BNMC) -> Kernel:
-    """The descent for a resolved model."""
+    """The kernel of a resolved model."""
     return kernel_of(LabelDescent, partial(LabelRestarts.of, backend))
 
 
 class Way(NamedTuple):
-    """Bits that explain every absence in one way, and the classifiers of such b."""
+    """One explanation of all absent labels: bits, and the classifiers fitted to b."""
 
     bits: Tensor  # [N, C]
     signs: Tensor  # [N, C]
@@ -75,7 +77,7 @@ class Way(NamedTuple):
 
     @classmethod
     def of(cls, a: float, b: float, problem: LabelProblem) -> Way:
-        """The bits (a, b) of labels that are absent, (1, 1) of those that are present."""
+        """The explanation with bits (a, b) for all absent labels, (1, 1) for present ones."""
         targets = problem.data.targets
         bits, signs = (
             torch.full_like(targets, absent).masked_fill(targets > 0, 1.0).masked_fill(targets.isnan(), torch.nan)
@@ -85,7 +87,7 @@ class Way(NamedTuple):
         return cls(bits, signs, fit.weights[0], fit.tilt)
 
     def taken(self, state: LabelDescent, label: int) -> LabelDescent:
-        """A state with these bits, and this classifier, of a label; J is not up to date."""
+        """Give label number `label` of a state these bits and this classifier; J is not updated."""
         columns = {name: getattr(state, name).clone() for name in self._fields}
         for name, column in columns.items():
             column[:, label] = getattr(self, name)[:, label]
@@ -94,30 +96,30 @@ class Way(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LabelRestarts(Restarts[LabelDescent]):
-    """Restarts of the mixture with a = b = y; of the joint "and" later ones have each label explained by one bit."""
+    """Restarts of the mixture with a = b = y; in the joint "and" later ones explain each label by one bit."""
 
     problem: LabelProblem
     mixture: MixtureRestarts
 
     @classmethod
     def of(cls, backend: SmallVariance, model: BNMC, data: LabelData) -> Self:
-        """Those of a resolved model."""
+        """The restarts of a resolved model."""
         mixture = MixtureRestarts.of(backend, model.mixture, data.points)
         return cls(backend, LabelProblem(model, data, backend.scale), mixture)
 
     @cached_property
     def both(self) -> Way:
-        """Absences explained by both bits."""
+        """Absent labels explained by both bits."""
         return Way.of(0, 0, self.problem)
 
     @cached_property
     def one(self) -> list[Way]:
-        """Absences explained by the classifiers, or by the mixture."""
+        """Absent labels explained by the classifiers, or by the mixture."""
         return [Way.of(1, 0, self.problem), Way.of(0, 1, self.problem)]
 
     @cached_property
     def margin_cost(self) -> Tensor:
-        """What classifiers of b = y cost [] float64."""
+        """The cost [] float64 of the classifiers of b = y."""
         return self.problem.margin_cost(self.both.signs, self.both.classifiers)
 
     def first(self, generator: torch.Generator) -> LabelDescent:
@@ -133,7 +135,7 @@ class LabelRestarts(Restarts[LabelDescent]):
         return refit(state, self.problem)
 
     def _beside(self, start: Descent) -> LabelDescent:
-        """A start of the mixture of (x, y) with the classifiers of y."""
+        """Add the classifiers of y to the start of a mixture of (x, y)."""
         values: dict[str, Any] = {item.name: getattr(start, item.name) for item in fields(start)}
         values["objective"] = start.objective + self.margin_cost
         return LabelDescent(**values, **self.both._asdict())
@@ -168,5 +170,5 @@ class LabelRestarts(Restarts[LabelDescent]):
 
 
 def _changed_later(before: Tensor, bits: Tensor) -> Later:
-    """How many bits [N, C] changed, [] float64, known with the next sum over all ranks."""
+    """The number of bits [N, C] that changed, [] float64, as a sum that joins the next exchange of ranks."""
     return Later((bits != before)[~before.isnan()].double().sum())

@@ -1,7 +1,7 @@
-"""Moves of a settled descent with bits a b = y: what no block of a sweep changes alone.
+"""Moves of a settled descent with bits a b = y that no single update of a sweep can make.
 
-A label's classifier and the shares of a component keep each other in place: the absences of the label there can only
-change their explanation all at once. In the same way a point keeps its centre in place.
+A label's classifier and a component's mean of the label depend on each other: the absent labels in a component can only
+change their explanation all at once. In the same way a point holds its centre in place.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from .bits import LabelDescent, LabelProblem, refit
 
 
 def switch_labels(state: LabelDescent, problem: LabelProblem, generator: torch.Generator) -> LabelDescent:
-    """The state with absences of a label explained in another way, those of one component or of all, wherever that
-    lowers J at these assignments: some such moves, in random order."""
+    """Explain a label's absences in another way, in one component or in all, if that lowers J at fixed assignments.
+
+    `_MOST_SWITCHES` such moves are tried, in random order.
+    """
     targets, K = problem.data.targets, state.num_components
     C = targets.shape[1]
     order = uniforms((C * (K + 1),), generator).argsort().tolist()
@@ -44,7 +46,7 @@ def switch_labels(state: LabelDescent, problem: LabelProblem, generator: torch.G
 def _switched(
     state: LabelDescent, moved: Tensor, label: int, bits: tuple[float, float], problem: LabelProblem
 ) -> LabelDescent:
-    """These bits (a, 2 b - 1) of a label for some points [N]; its classifier, its cheapest bits, and again."""
+    """Set the bits (a, 2 b - 1) of a label for some points [N]; fit its classifier, its cheapest bits, and again."""
     data, own = problem.data, slice(label, label + 1)
     a, b = state.bits.clone(), state.signs.clone()
     a[moved, label], b[moved, label] = bits
@@ -58,7 +60,7 @@ def _switched(
 
 
 def _fit_label(state: LabelDescent, own: slice, problem: LabelProblem) -> LabelDescent:
-    """A better classifier of a label, whose column is `own`, at its bits."""
+    """Improve the classifier of a label, whose column is `own`, at its bits."""
     weights, tilt = state.classifiers.clone(), state.tilt.clone()
     fit = problem.fit(state.signs[:, own], weights[:, own], tilt[:, own])
     weights[:, own], tilt[:, own] = fit.weights[0], fit.tilt
@@ -66,7 +68,7 @@ def _fit_label(state: LabelDescent, own: slice, problem: LabelProblem) -> LabelD
 
 
 def step_points(state: LabelDescent, problem: LabelProblem) -> LabelDescent:
-    """The state after the moves of single points that lower J most, with the centres that they leave and join."""
+    """Move single points, the one that lowers J most first, and update the centres that they leave and join."""
     data = problem.data
     width = data.inputs.X.shape[1] + data.targets.shape[1]
     for _ in range(_MOST_STEPS):
@@ -81,7 +83,7 @@ def step_points(state: LabelDescent, problem: LabelProblem) -> LabelDescent:
 
 
 def _stepped(state: LabelDescent, problem: LabelProblem) -> LabelDescent:
-    """The best move of one point to another component, with the bits that are the cheapest at that one's centre."""
+    """Make the best move of one point to another component, with the cheapest bits at that component's centre."""
     data, K, z = problem.data, state.num_components, state.assignments
     N, device = data.num_data, z.device
     point, other = torch.cartesian_prod(torch.arange(N, device=device), torch.arange(K, device=device)).T
@@ -96,14 +98,14 @@ def _stepped(state: LabelDescent, problem: LabelProblem) -> LabelDescent:
     change = toll + each[point] * (there - here[point]) - gain[point]
     span = data.span[0] * K, data.span[1] * K
     best = own_of(top(-change.masked_fill(other == z[point], torch.inf), 1, span), len(change), span)
-    n = point[best]  # [1], or [0] where another rank has it
+    n = point[best]  # [1]; [0] on all other ranks
     a, b, z = state.bits.clone(), state.signs.clone(), z.clone()
     a[n], b[n], z[n] = bits[best], signs[best], other[best]
     return refit(replace(state, assignments=z, bits=a, signs=b).occupied(), problem)
 
 
 def _leaving(state: LabelDescent, problem: Problem, each: Tensor) -> Tensor:
-    """What the mixture saves [N] without a point, which counts `each` [N] times."""
+    """What the mixture saves [N] if a point, with weight `each` [N], is removed."""
     z, K = state.assignments, state.num_components
     sums, counts = component_sums(problem.X, z, K, problem.data.weights)
     rest = _costs(problem, sums[z] - each.unsqueeze(1) * _dense(problem.X), counts[z] - each)
@@ -113,20 +115,20 @@ def _leaving(state: LabelDescent, problem: Problem, each: Tensor) -> Tensor:
 
 
 def _joining(state: LabelDescent, problem: Problem, rows: Tensor, other: Tensor, copies: Tensor) -> Tensor:
-    """What the mixture costs more [M] if rows [M, D], which count `copies` [M] times, join other components [M]."""
+    """What the mixture costs more [M] if rows [M, D] with weights `copies` [M] join components `other` [M]."""
     sums, counts = component_sums(problem.X, state.assignments, state.num_components, problem.data.weights)
     joined = _costs(problem, sums[other] + copies.unsqueeze(1) * rows, counts[other] + copies)
     return joined - _costs(problem, sums, counts)[other]
 
 
 def _costs(problem: Problem, sums: Tensor, counts: Tensor) -> Tensor:
-    """What components [M] cost beside their price and the base of their points, by sums and numbers of rows."""
+    """The cost of components [M] without their price and the base of their points, from sums and numbers of rows."""
     centers = problem.centers(sums, counts)
     return problem.divergences(sums, counts, centers) + problem.smoothing(centers)
 
 
 def _losses(scores: Tensor, signs: Tensor, problem: LabelProblem) -> Tensor:
-    """Losses [M] of labels with signs [M, C]; NaN has none."""
+    """The losses [M] of labels with signs [M, C]; 0 for NaN."""
     losses = -problem.model.loss.log_factor(scores, signs)
     return losses.masked_fill(signs.isnan(), 0.0).sum(1).double()
 
@@ -135,7 +137,7 @@ def _dense(X: Rows) -> Tensor:
     return X.to_dense().double()
 
 
-_WAYS = ((1.0, -1.0), (0.0, 1.0), (0.0, -1.0))  # to explain an absence: a and 2 b - 1
+_WAYS = ((1.0, -1.0), (0.0, 1.0), (0.0, -1.0))  # explanations of an absence: (a, 2 b - 1)
 _MOST_SWITCHES = 8
 _MOST_STEPS = 10
 _NUMBERS = 2**20
