@@ -1,4 +1,4 @@
-"""What the backends share: check, resolve, run the kernel, wrap the draws."""
+"""The base class of backends: it checks and resolves a fit, runs its kernel, and wraps the draws."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .running.shards import shard_of
 from .running.sweeps import require_room_to_fit
 from .structures import lookup, structure_of
 
-if TYPE_CHECKING:  # by which `fit` says its posterior
+if TYPE_CHECKING:  # for the return types of `fit`
     from ..models import BNMC, MultiTaskInfiniteLatentSVM
     from ..models.latent_features import FeatureModel
     from ..models.mixture import Mixture
@@ -61,18 +61,18 @@ class FitOptions(TypedDict, total=False):
 
 
 class KernelModule(Protocol[B_contra, M_contra]):
-    """What a backend's table holds for a structure: a module, or any object, with these two functions.
+    """A module, or any object, that a backend registers for a structure, with these two functions.
 
-    One that serves a structure in part has `why_not(model) -> str` as well: "" for the models that it serves, else what
-    comes after "has no ... backend" in a sentence. One whose fits may be split among ranks has
-    `alone(backend, model) -> str`: "" where they may, else which fits to take, the end of a sentence.
+    If it serves a structure in part, it also has `why_not(model) -> str`: "" for models that it serves, otherwise the
+    rest of a sentence after "has no ... backend". If its fits may be split among ranks, it has `alone(backend, model)
+    -> str`: "" if they may, otherwise which fit to take instead, as the end of a sentence.
     """
 
     def kernel(self, backend: B_contra, model: M_contra) -> Kernel:
-        """The algorithm for this model, with the backend's options bound."""
+        """The algorithm for this model, with the backend's options."""
 
     def check(self, backend: B_contra, model: M_contra) -> None:
-        """Raise ValueError on options that mean nothing here, NotImplementedError on a model that it cannot serve."""
+        """Raise ValueError on options without meaning here, NotImplementedError on a model that it cannot serve."""
 
 
 class Backend(Config):
@@ -89,12 +89,12 @@ class Backend(Config):
 
     kernels: ClassVar[ChainMap[type[Any], KernelModule[Any, Any]]] = (
         ChainMap()
-    )  # by data type; a subclass sees its bases' too
+    )  # by data type; a subclass inherits those of its bases
     value_name: ClassVar[str] = "value"
     kind: ClassVar[str] = "draws"  # what a fit gives, see above
-    weighs: ClassVar[bool] = False  # whether its kernels read weights; if not, a row of weight 3 is 3 rows to them
-    needs: ClassVar[str] = ""  # what a prior over partitions must define for it beyond `urn`, such as "sticks"
-    resumable: ClassVar[bool] = True  # whether a chain is all in its state, so that it can go on from a file
+    weighs: ClassVar[bool] = False  # whether its kernels use weights; if not, a row of weight 3 becomes 3 rows
+    needs: ClassVar[str] = ""  # method that a prior over partitions must define for it besides `urn`, such as "sticks"
+    resumable: ClassVar[bool] = True  # whether a chain can be continued from its state alone, so from a file
     seed: int
     progress: bool | None
 
@@ -104,12 +104,12 @@ class Backend(Config):
 
     @property
     def loss_weighing(self) -> tuple[type[Any], ...]:
-        """The types of data whose kernels can weigh the loss of a row apart from the row itself."""
+        """The types of data whose kernels can weigh the loss of a row separately."""
         return ()
 
     @classmethod
     def register(cls, data_type: type[Any], module: KernelModule[Any, Any]) -> None:
-        """Serve the models with this `data_type`, or one derived from it, by the kernel of a module."""
+        """Use the kernel of a module for models with this `data_type`, or one derived from it."""
         cls.kernels[data_type] = module
 
     @classmethod
@@ -136,7 +136,7 @@ class Backend(Config):
         return module
 
     def kernel(self, model: Model) -> Kernel:
-        """The algorithm for this model, with this backend's options bound."""
+        """The kernel for this model, with this backend's options."""
         kernel: Kernel = self.module_of(model).kernel(self, model)
         return kernel
 
@@ -145,27 +145,27 @@ class Backend(Config):
         raise NotImplementedError
 
     def resolve(self, model: Model, data: KernelData) -> Self:
-        """A copy with its defaults from a resolved model and its data, as a posterior keeps it."""
+        """A copy with defaults computed from a resolved model and its data; a posterior keeps it."""
         return self
 
     def results(self, sweeps: Sweeps, chains: list[Chain]) -> list[list[Draw]]:
-        """The draws that the posterior keeps, chain by chain."""
+        """The draws that the posterior keeps, for each chain."""
         return [chain.draws for chain in chains]
 
     def traced(self, chains: list[Chain]) -> list[Chain]:
-        """The chains whose values the posterior keeps in its trace."""
+        """The chains whose values are in the posterior's trace."""
         return chains
 
     def elsewhere(self, sweeps: Sweeps) -> Sweeps | None:
-        """A short chain that starts elsewhere, which the chain of a fit is compared with; None: none."""
+        """A short chain from another start, with which the chain of a fit is compared; None: no comparison."""
         return None
 
     def truncation_of(self, model: Model) -> str:
-        """The argument of the model that says how many components a state has; "": as many as it needs."""
+        """The name of the model's argument with the number of components in a state; "" if the state adapts it."""
         return next((name for name in ("truncation", "num_topics") if hasattr(model, name)), "")
 
     def least_steps(self, schedule: Schedule) -> int:
-        """How many steps a chain takes at least, whatever stops it."""
+        """The least number of steps of a chain, whatever stops it."""
         return schedule.num_steps if schedule.stop is Schedule.stop else 0
 
     def may_grow(self) -> tuple[str, ...]:
@@ -173,7 +173,7 @@ class Backend(Config):
         return ()
 
     def identity(self) -> dict[str, Any]:
-        """What a resumed fit must share: the class and all other options, as plain data."""
+        """The options that a resumed fit must share, and the class, as plain data."""
         described: dict[str, Any] = to_plain(self)
         others = {*self.may_grow(), "num_jobs", "progress"}
         return described | {"params": {key: value for key, value in described["params"].items() if key not in others}}
@@ -183,7 +183,7 @@ class Backend(Config):
         if not isinstance(model, Config) or not hasattr(model, "data_type"):
             raise ValueError(f"model is {shown(model)}; expected an object such as DPM() or InfiniteSVM().")
         model = model.checked()
-        factored = with_factor(model)  # kernels look at its parts
+        factored = with_factor(model)  # kernels use the parts of the model
         self.module_of(factored).check(self, factored)
         return model
 
@@ -296,13 +296,13 @@ class Backend(Config):
             schedule = replace(schedule, **whose, **files, backend=identity, parts=parts)
             posterior = resolved.finish(model, data, schedule, kernel)
         found = posterior if rows is None else rows.completed(posterior)
-        whole = found.trace.values.shape[1] >= self.least_steps(schedule)  # not ended by Ctrl-C
+        whole = found.trace.values.shape[1] >= self.least_steps(schedule)  # not ended early by Ctrl-C
         if whole and group is None and streamed(X) is None and "assignments" in found.samples:
             warn_if_one_is_left(found.samples["assignments"][-1], given, X, lengths, options.get("weights"))
         return found
 
     def require_files(self, X: Any, checkpoint: Any, resume: Any) -> None:
-        """Raise unless these are paths that a fit to X can write, and read; None: nothing is asked of it."""
+        """Raise unless these are paths that a fit to X can write and read; None: not needed."""
         for name, path in (("checkpoint", checkpoint), ("resume", resume)):
             if path is not None:
                 path_text(name, path)
@@ -324,8 +324,8 @@ class Backend(Config):
     ) -> tuple[Kernel, Model, KernelData, Schedule]:
         """The kernel, the resolved model, its data and the schedule of a fit to X [N, D] and y [N].
 
-        `weights` is for rows that have any, how many times each counts [N], as the model's `prepare` takes it, and
-        `loss_weights` [N], which go to the data alone.
+        `weights` [N] is passed to the model's `prepare`, if rows have weights; `loss_weights` [N] goes to the data
+        alone.
         """
         if not isinstance(X, Tensor) and (source := streamed(X)) is not None:
             raise ValueError(
@@ -345,7 +345,7 @@ class Backend(Config):
             drawn = self.results(sweeps, chains)
         if any(drawn):
             kernel.warn([draw for chain in drawn for draw in chain], model)
-        else:  # interrupted in the warm-up: what it had reached is better than nothing
+        else:  # interrupted in the warm-up: return its last state
             drawn = [[sweeps.finished(chains[-1].state)]]
         structure = structure_of(model)
         kind: type[Posterior] = structure.posterior

@@ -1,4 +1,4 @@
-"""What a backend asks of a model before any kernel of its structure is called."""
+"""The interface of models that backends use before any kernel is called."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from torch import Tensor
 
-# what the modules of a structure are written for: their backends, models, data and states
+# backends, models, data and states of a structure
 B_contra = TypeVar("B_contra", contravariant=True)
 M_contra = TypeVar("M_contra", contravariant=True)
 D_contra = TypeVar("D_contra", contravariant=True)
@@ -16,7 +16,7 @@ S = TypeVar("S")
 
 
 class KernelData(Protocol):
-    """What the kernels of a structure see; the engine itself reads only this much of it."""
+    """The part of a structure's data that the engine itself reads."""
 
     @property
     def X(self) -> Tensor:
@@ -30,13 +30,13 @@ class KernelData(Protocol):
 class Model(Protocol):
     """A model of any structure: a `Config` that names the class of its data and makes such data."""
 
-    data_type: ClassVar[type[Any]]  # which structure it is of, see `structures`
+    data_type: ClassVar[type[Any]]  # determines the structure, see `structures`
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Constructor arguments by name."""
 
     def as_rows(self, X: Any) -> Any:
-        """The rows [N, D] of what a user passes, NaN where an entry is missing and the model takes that."""
+        """The rows [N, D] of a user's argument, NaN where an entry is missing and the model allows that."""
 
     def prepare(self, X: Any, y: Any = None, lengths: Any = None) -> tuple[Any, Any]:
-        """(the resolved model, its data) of what a user passes to `fit`, X [N, D] and y [N] or [N, C]."""
+        """(resolved model, its data) from the arguments of `fit`, X [N, D] and y [N] or [N, C]."""

@@ -1,9 +1,9 @@
-"""Observation weights: which rows a fit sees, how often each counts, and what becomes of the others.
+"""Observation weights: which rows a fit uses, how often each counts, and what the posterior has of the others.
 
 A weight r_n >= 0 stands for r_n copies of row n (docs/derivations/priors, "Row weights"). A row of weight 0 is not in
-the fit; it gets
-its component at the end, as a new row does. Kernels of a backend that `weighs` multiply what a row adds to every sum by
-r_n. The draws of the others seat rows one by one: they see whole copies, which are exchangeable, and report the first.
+the fit and gets its component at the end, as a new row does. Kernels of a backend with `weighs` multiply a row's term
+in every sum by r_n. Backends that draw assignments assign rows one by one: they get whole copies, which are
+exchangeable, and report the first copy.
 """
 
 from __future__ import annotations
@@ -26,31 +26,30 @@ from .protocol import Model
 
 
 class Weighing(Protocol):
-    """What is asked of a backend."""
+    """The properties of a backend that weights need."""
 
-    weighs: ClassVar[bool]  # its kernels multiply what a row adds to every sum
+    weighs: ClassVar[bool]  # whether its kernels multiply a row's term in every sum by its weight
 
     @property
     def loss_weighing(self) -> tuple[type[Any], ...]:
-        """Data of which its kernels weigh the losses apart."""
+        """The classes of data for which its kernels weigh the losses separately."""
 
 
 @dataclass(frozen=True)
 class CountedRows:
-    """The M rows that a fit sees of the N that a user gave."""
+    """The M rows that a fit uses, of the N rows given."""
 
     X: Rows  # [M, D]
     y: Rows | None  # [M], or label sets [M, C]
-    options: dict[str, Tensor]  # `weights`, `loss_weights` [M] for `Model.prepare`; those that are not all 1
-    place: Tensor  # [N] the place of each of the user's rows among them; -1 where its weight is 0
+    options: dict[str, Tensor]  # `weights`, `loss_weights` [M] for `Model.prepare`, if not all 1
+    place: Tensor  # [N] index of each given row among the M rows; -1 if its weight is 0
     left_out: Rows  # [N - M', D] the rows of weight 0
 
     @classmethod
     def of(
         cls, backend: Weighing, model: Model, X: Any, y: Any, sample_weight: Any, loss_weight: Any = None
     ) -> Self | None:
-        """The rows of X [N, D] with their weights [N] and those of their losses [N]; None where each counts once, as
-        without weights.
+        """The rows of X [N, D] with their weights [N] and the weights [N] of their losses; None if each counts once.
 
         Raises
         ------
@@ -89,7 +88,7 @@ class CountedRows:
 
 
 def weighs(backend: Weighing, model: Model) -> bool:
-    """Whether a fit takes any weights of rows as they are: the backend's kernels, the model and its parts all do."""
+    """Whether a fit takes weights that are not whole numbers: the backend, the model and its parts all do."""
     parts: list[Any] = [getattr(model, name, None) for name in ("likelihood", "feature_map")]
     takers = [part.resolve for part in parts if hasattr(part, "resolve")]
     of_parts = all("weights" in inspect.signature(taker).parameters for taker in takers)
@@ -97,12 +96,12 @@ def weighs(backend: Weighing, model: Model) -> bool:
 
 
 def weighs_losses(backend: Weighing, model: Model) -> bool:
-    """Whether a fit takes weights of the losses of rows: the backend's kernel of these data does, and there are any."""
+    """Whether a fit takes weights of losses: the backend's kernel for these data does, and the model has labels."""
     return issubclass(model.data_type, backend.loss_weighing) and coding_of(model) is not None
 
 
 def _loss_weights(given: Any, backend: Weighing, model: Model, X: Rows) -> Tensor | None:
-    """Weights [N] of at least 0 of the losses of rows; None: all 1."""
+    """Weights [N] >= 0 of the losses of rows; None if all are 1."""
     if not weighs_losses(backend, model):
         raise ValueError(
             f"{type(backend).__name__} of {type(model).__name__} takes no loss_weight: a mixture with classifiers "

@@ -1,4 +1,4 @@
-"""Rows that are far apart in the eyes of a family: where descents and chains start."""
+"""Distant rows, as measured by a likelihood: seeds of descents and chains."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def far_apart(
     generator: torch.Generator,
     weights: Tensor | None = None,
 ) -> Tensor:
-    """Rows [count, D] of X [N, D], each drawn with weight prop. to what the rows before it explain worse than it would.
+    """Distant rows [count, D] of X [N, D], each drawn in proportion to what a component of its own would gain.
 
     A row counts `weights` [N] times, None: once. With a spherical Gaussian this is the seeding of k-means++ (Arthur &
-    Vassilvitskii 2007). Of more than `MOST_ROWS` rows, those are drawn among so many of them, at random.
+    Vassilvitskii 2007). If there are more than `MOST_ROWS` rows, a random sample of that size is used.
     """
     if all_count(len(X)) > MOST_ROWS:
         some = own_of(sampled_rows(len(X), MOST_ROWS, generator), len(X))
@@ -43,7 +43,7 @@ def far_apart(
 
 
 def nearest(likelihood: ExponentialFamily, X: Rows, count: int, generator: torch.Generator) -> Tensor:
-    """Labels [N] 0..count-1 of the rows of X [N, D]: which of `count` rows far apart explains each best."""
+    """For each row of X [N, D], which of `count` distant rows explains it best: [N], 0..count-1."""
     seeds = likelihood.statistics(far_apart(likelihood, X, count, generator))
     return likelihood.log_predictive(X, likelihood.prior() + seeds).argmax(1)
 

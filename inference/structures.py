@@ -1,7 +1,8 @@
-"""The registry of structures: what a posterior over partitions, sequences, ... is made of.
+"""The registry of structures: partitions, sequences, latent features, and so on.
 
-A structure is known by the class of its kernels' data, which its models name as `data_type`. To add one, define that
-class and a posterior, call `register_structure`, and give backends a kernel by `Gibbs.register(data_type, module)`.
+A structure is identified by the class of its kernels' data, which models name as `data_type`. To add one, define that
+class and a posterior, call `register_structure`, and register kernels with backends: `Gibbs.register(data_type,
+module)`.
 """
 
 from __future__ import annotations
@@ -15,24 +16,24 @@ from torch import Tensor
 from .protocol import Model
 
 Draw = dict[str, Tensor]
-"""What a posterior keeps of one state of a chain, by name."""
+"""The values that a posterior keeps of one state of a chain, by name."""
 
 
 @dataclass(frozen=True)
 class Structure:
-    """What the parts that serve every model must know of one kind of latent structure."""
+    """A latent structure, as code for all structures needs it."""
 
     name: str
-    data: type[Any]  # of the kernels' data
+    data: type[Any]  # class of the kernels' data
     posterior: type[Any]  # a subclass of `Posterior`
     stack: Callable[[list[Draw]], Draw]  # S draws of any sizes -> one Tensor [S, ...] for each name
-    summaries: Callable[[Any], dict[str, Tensor]]  # posterior -> numbers [S], or many of a kind [S, P], without labels
-    # (resolved model, data, components) -> how many numbers a state holds of these, at the least; None: not known
+    summaries: Callable[[Any], dict[str, Tensor]]  # posterior -> label-free numbers [S], or several of a kind [S, P]
+    # (resolved model, data, components) -> least number of values in a state; None: unknown
     state_size: Callable[[Any, Any, int], int] | None = None
 
 
 def register_structure(structure: Structure) -> None:
-    """Make models with this `data_type`, or one derived from it, be of this structure."""
+    """Assign models with this `data_type`, or one derived from it, to this structure."""
     _STRUCTURES[structure.data] = structure
 
 
@@ -53,7 +54,7 @@ def structure_of(model: Model) -> Structure:
 
 
 def lookup(table: Any, model: Model) -> Any:
-    """The entry of a table keyed by data types that is nearest to the model's own; None without one."""
+    """The entry of a table keyed by data types that is closest to the model's own; None if there is none."""
     kinds = getattr(model, "data_type", object).__mro__
     return next((table[kind] for kind in kinds if kind in table), None)
 

@@ -1,4 +1,4 @@
-"""Draws in which a truncated model has no empty component left."""
+"""Warnings about draws in which a truncated model has no empty component left."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class TruncationWarning(UserWarning):
 
 
 def warn_if_full(draws: list[Draw], model: Model, remedy: str = "") -> None:
-    """Warn where the `assignments` [N] of a draw occupy all `model.truncation` components.
+    """Warn if the `assignments` [N] of a draw occupy all `model.truncation` components.
 
-    It is what kernels of truncated models give as `Kernel.warn`. `remedy` comes after a larger truncation.
+    For use as `Kernel.warn` of truncated models; `remedy` follows the advice of a larger truncation.
     """
     if not draws:
         return
@@ -27,7 +27,7 @@ def warn_if_full(draws: list[Draw], model: Model, remedy: str = "") -> None:
 
 
 def warn_if_all_used(draws: list[Draw], model: Model) -> None:
-    """Warn where every one of the `model.truncation` features is one that some row has: `features` [N, K] of a draw."""
+    """Warn if every one of the `model.truncation` features, in `features` [N, K] of a draw, has a row."""
     _warn("features are in use", [bool((draw["features"] > 0.5).any(0).all()) for draw in draws], model)
 
 

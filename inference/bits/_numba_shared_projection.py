@@ -1,7 +1,7 @@
-"""Bits of a shared projection, one after another, compiled: what a bit changes is summed over all known pairs.
+"""Compiled updates of the bits of a shared projection, one after another; each gain is a sum over all known pairs.
 
-The costs g = -log phi are given by their conjugates, parabolas on an interval (`losses.conjugates.Box`):
-g(f) = max_t t (linear - f) - curvature t^2 / 2 - tube |t| over lower <= t <= upper, whose best t is -g'(f).
+The costs g = -log phi are given by their conjugates, quadratics on an interval (`losses.conjugates.Box`): g(f) = max_t
+t (linear - f) - curvature t^2 / 2 - tube |t| over lower <= t <= upper, and the maximizer t is -g'(f).
 """
 
 import math
@@ -35,7 +35,7 @@ def _cost(score, pair, box):
 
 @inner
 def _log_odds(d, k, others, generative):
-    """Without margins, given the other bits, or their probabilities, of a dimension [K]."""
+    """The log odds of a bit without margins, given the other bits of dimension d, or their probabilities, [K]."""
     odds, pull, gram = generative
     found = odds[k] + pull[d, k] - gram[k, k] / 2
     for j in range(len(others)):
@@ -46,7 +46,7 @@ def _log_odds(d, k, others, generative):
 
 @inner
 def _move(step, own, x, rows, starts, scores):
-    """Scores of all pairs as the features of a dimension x [N] move by `step`, with weights [M] of the tasks."""
+    """Update the scores of all pairs when a feature of dimension x [N] changes by `step`; `own` [M] are its weights."""
     for task in range(len(own)):
         change = step * own[task]
         if change != 0.0:
@@ -56,7 +56,7 @@ def _move(step, own, x, rows, starts, scores):
 
 @inner
 def _halve(low, high, gain, base, slope, active, box):
-    """The probability whose logit t, between two ends, is gain + sum_a (-g'(base_a + slope_a p)) slope_a."""
+    """The p whose logit, between `low` and `high`, is gain + sum_a (-g'(base_a + slope_a p)) slope_a; by bisection."""
     while high - low > 1e-12 * (1.0 + abs(low) + abs(high)):
         middle = (low + high) / 2
         if middle <= low or middle >= high:
@@ -73,10 +73,10 @@ def _halve(low, high, gain, base, slope, active, box):
 
 @entry
 def set_bits(bits, levels, columns, pairs, box, weights, generative, scores):
-    """Set each bit [D, K] to whether its log odds given all others are above its level [D, K], scores [A] in step.
+    """Set each bit [D, K] to 1 if its log odds given all others exceed its level [D, K], else 0; update the scores [A].
 
-    columns [D, N] are the inputs, pairs (rows [A], starts [M + 1]), weights [K, M]; generative (odds [K],
-    linear [D, K], gram [K, K]) give the log odds without margins, odds + linear - gram_kk / 2 - sum_{j != k} z_j gram.
+    columns [D, N] are the inputs, pairs (rows [A], starts [M + 1]), weights [K, M]. generative (odds [K], linear [D,
+    K], gram [K, K]) gives the log odds without margins, odds + linear - gram_kk / 2 - sum_{j != k} z_j gram.
     """
     rows, starts = pairs
     for d in range(len(bits)):
@@ -97,11 +97,11 @@ def set_bits(bits, levels, columns, pairs, box, weights, generative, scores):
 
 @entry
 def fit_probabilities(psi, columns, pairs, box, weights, generative, scores):
-    """The same for probabilities psi [D, K], each at the minimum of -entropy - th p + sum_a g(base_a + slope_a p).
+    """Set each probability psi [D, K] to the minimizer of -entropy - th p + sum_a g(base_a + slope_a p).
 
-    t = logit p is where t = th - sum_a g'(base_a + slope_a p) slope_a, a decreasing function with jumps. Pairs whose g'
-    is the same at p = 0 and p = 1 add a constant. The others, mostly few, are computed anew in each step of the
-    bisection of t.
+    t = logit p solves t = th - sum_a g'(base_a + slope_a p) slope_a, whose right-hand side decreases with jumps. Pairs
+    with the same g' at p = 0 and p = 1 add a constant. The others, usually few, are evaluated in each step of the
+    bisection.
     """
     rows, starts = pairs
     base, slope, active = np.empty(len(scores)), np.empty(len(scores)), np.empty(len(scores), np.int64)

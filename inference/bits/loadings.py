@@ -1,8 +1,8 @@
-"""The loadings of latent features: a Gaussian regression of the columns of X on the features, for every backend.
+"""The loadings of latent features, for every backend: a Gaussian regression of the columns of X on the features.
 
     w_.d ~ N(A_d^-1 B_d, A_d^-1),   A_d = p_d I + sum_n a_nd E[z_n z_n^T],   B_d = sum_n b_nd E z_n
 
-with the pseudo-observations (a, b) of the likelihood. Columns with the same precisions share one matrix, so that the
+with the pseudo-observations (a, b) of the likelihood. Columns with the same precisions share one matrix: the
 linear-Gaussian likelihood without missing entries needs a single one.
 """
 
@@ -31,7 +31,7 @@ class Loadings:
 
     mean: Tensor  # [K, D]
     precision_tril: Tensor  # [U, K, K], Cholesky factors of the U different A_d
-    which: Tensor  # [D], that of each column
+    which: Tensor  # [D], index of each column's factor
 
     def draw(self, generator: torch.Generator) -> Tensor:
         """One draw [K, D]: mean + L^-T e."""
@@ -49,7 +49,7 @@ class Loadings:
 
 
 class Sums(NamedTuple):
-    """All that the loadings see of features and entries: sums over the rows."""
+    """The sums over rows, of features and entries, that the loadings depend on."""
 
     linear: Tensor  # [K, D], sum_n b_nd E z_n
     gram: Tensor  # [K, K], sum_n r_n E[z_n z_n^T]; or [D, K, K], sum_n a_nd E[z_n z_n^T]
@@ -58,13 +58,13 @@ class Sums(NamedTuple):
     squares: Tensor | None = None  # [D] float64, sum_n r_n (b_nd / a_d)^2 where they share it
 
     def only(self, columns: Tensor) -> Sums:
-        """Those of some features, from their indices [K']."""
+        """The sums of some features, from their indices [K']."""
         gram = self.gram[..., columns, :][..., columns]
         return self._replace(linear=self.linear[columns], gram=gram, counts=self.counts[columns])
 
 
 def sum_rows(features: Tensor, data: FeatureData, observed: PseudoObservation, scale: float = 1.0) -> Sums:
-    """The sums, `scale` times, of (expected) features [N, K] and pseudo-observations of the entries."""
+    """The sums, times `scale`, for (expected) features [N, K] and pseudo-observations of the entries."""
     once = data.weights is None and data.observed is None
     shift = observed.shift if once else data.counted * observed.shift
     own = features.T @ shift, count_members(features, data)
@@ -78,7 +78,7 @@ def sum_rows(features: Tensor, data: FeatureData, observed: PseudoObservation, s
         squares = squares / observed.precision[0].double().square()
         return Sums(linear * scale, gram * scale, counts * scale, observed.precision[0], squares * scale)
     weight, spread = data.counted * observed.precision.expand_as(data.X), features * (1 - features)
-    # [D, K, K] column by column: N x K at a time stays in the cache
+    # [D, K, K] column by column: arrays of N x K numbers stay in the cache
     matrices = torch.stack([features.T @ (column.unsqueeze(1) * features) for column in weight.T])
     matrices.diagonal(dim1=-2, dim2=-1).add_(weight.T @ spread)
     linear, counts, matrices = all_sums(*own, matrices)
@@ -109,8 +109,10 @@ def regress(
 def precision_posterior(
     likelihood: LinearLikelihood, seen: dict[str, tuple[Tensor, Tensor]], like: Tensor
 ) -> dict[str, Gamma]:
-    """The gamma law of each hyperparameter that has one, on the device of `like` [...]. What it has `seen` of all else
-    is added to shape and rate."""
+    """The gamma posterior of each hyperparameter with a gamma prior, on the device of `like` [...].
+
+    `seen` are the amounts that the data add to shape and rate.
+    """
     laws = likelihood.hyperpriors(like.new_zeros((), dtype=torch.float64)).items()
     return {
         name: Gamma(law.concentration + seen[name][0], law.rate + seen[name][1], validate_args=False)
@@ -120,7 +122,7 @@ def precision_posterior(
 
 
 def draw_precisions(laws: dict[str, Gamma], generator: torch.Generator) -> Hyper:
-    """A draw [] of each."""
+    """One draw [] of each hyperparameter."""
     return {
         name: torch._standard_gamma(law.concentration, generator=generator) / law.rate for name, law in laws.items()
     }
@@ -147,7 +149,7 @@ def solve_loadings(sums: Sums, prior_precision: Tensor) -> Loadings:
 
 
 def solve_columns(tril: Tensor, which: Tensor, linear: Tensor) -> Tensor:
-    """A_d^-1 B_d [K, D] of linear terms B [K, D]; A_d has the Cholesky factor `which` [D] among those [U, K, K]."""
+    """A_d^-1 B_d [K, D] for linear terms B [K, D]; A_d has the Cholesky factor number `which` [D] in tril [U, K, K]."""
     return _by_column(torch.cholesky_solve, linear, tril, which)
 
 
@@ -156,7 +158,7 @@ def _solve_transposed(values: Tensor, tril: Tensor) -> Tensor:
 
 
 def _by_column(solve: Callable[[Tensor, Tensor], Tensor], values: Tensor, tril: Tensor, which: Tensor) -> Tensor:
-    """solve(values, factor) [K, D] of columns of values [K, D], each with its factor among those [U, K, K]."""
+    """solve(values, factor) [K, D] for each column of values [K, D], with its factor in tril [U, K, K]."""
     if len(tril) == 1:
         return solve(values, tril[0])
     if len(tril) == values.shape[1]:  # each column has its own

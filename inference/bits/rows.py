@@ -1,10 +1,10 @@
-"""The features of rows given everything else, by coordinate ascent on their probabilities, feature after feature.
+"""The features of rows given all other variables, by coordinate ascent on their probabilities, one after another.
 
     logit psi_nk = o_k + sum_d [ b_nd W_kd - a_nd (E w_kd^2 / 2 + sum_{j != k} psi_nj E w_jd w_kd) ] + margin
 
 with prior log odds o and the pseudo-observations (a, b) of the likelihood. Rows are independent given the loadings, so
-all of them move at once; features take turns: two of them that explain the same entries would else both be taken, or
-both be left.
+all rows are updated at once. Features are updated in turn: otherwise two that explain the same entries would both be
+taken, or both be left.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class LoadingMoments:
 
 
 class BinaryRows(NamedTuple):
-    """Rows [N, D] whose K bits are asked for, and all that these depend on but labels."""
+    """Rows [N, D] whose K bits are to be inferred, and all that these depend on except labels."""
 
     X: Tensor  # [N, D]
-    counted: Tensor | None  # [N, D], 1 where an entry was observed, 0 where not; None: all were
+    counted: Tensor | None  # [N, D], 1 for observed entries, 0 for missing ones; None: all are observed
     likelihood: LinearLikelihood
     h: Hyper  # hyperparameters of the likelihood
-    log_odds: Tensor  # [K] a priori
+    log_odds: Tensor  # [K] prior log odds
     loadings: LoadingMoments
 
     def some(self, index: Tensor) -> BinaryRows:
@@ -65,26 +65,26 @@ class BinaryRows(NamedTuple):
         return self._replace(X=self.X[index], counted=None if self.counted is None else self.counted[index])
 
     def pseudo(self, mean: Tensor, square: Tensor, hard: bool) -> PseudoObservation:
-        """The quadratic that stands for each entry where its predictor has these moments [N, D]; `hard`: for D."""
+        """Pseudo-observations of the entries at these moments [N, D] of the predictor; `hard`: for divergences."""
         return self.likelihood.majorize(self.X, mean) if hard else self.likelihood.expect(self.X, square, self.h, mean)
 
     @property
     def is_gaussian(self) -> bool:
-        """Whether all entries of a column are precise to the same degree, and none is missing."""
+        """Whether no entry is missing and all entries of a column have the same precision."""
         return self.counted is None and is_gaussian(self.likelihood, self.h, self.X)
 
 
 @dataclass(frozen=True)
 class Settle:
-    """How features find their best probabilities, or draw their bits, one after another, psi [K, N]."""
+    """How features are set to their best probabilities, or bits are drawn, one after another; psi is [K, N]."""
 
-    one: Callable[[int, Tensor, Tensor], Tensor]  # (k, its log odds [N] by all but labels, psi) -> probabilities [N]
+    one: Callable[[int, Tensor, Tensor], Tensor]  # (k, log odds [N] without labels, psi) -> probabilities [N]
     block: Callable[[slice, Tensor, Tensor, Tensor], None] | None = None
-    """(features, log odds [B, N] by all but labels, what each takes from those of another [B, B], psi, changed)"""
+    """(features, log odds [B, N] without labels, their coupling [B, B], psi, which is changed)."""
 
 
 Margin = Callable[[Tensor], Settle]
-"""What labels say of the features of their rows, whose probabilities are [N, K] before a sweep."""
+"""The labels' term in the update of features, given the probabilities [N, K] before a sweep."""
 
 
 def infer_features(
@@ -100,8 +100,8 @@ def infer_features(
 
     Parameters
     ----------
-    num_sweeps, tolerance : a row is left as it is once none of its probabilities moves by more, whatever the others do
-    margin : what is known from labels of some rows, from their indices [M]; None: nothing
+    num_sweeps, tolerance : a row is finished once none of its probabilities changes by more in a sweep
+    margin : the labels' term for some rows, from their indices [M]; None: no labels
     start : probabilities [N, K] to start from; None: those of the prior
     """
     N, log_odds = len(rows.X), rows.log_odds
@@ -120,11 +120,9 @@ def infer_features(
 
 
 def best_features(rows: BinaryRows, *, candidates: Tensor, hard: bool = False) -> Tensor:
-    """Probabilities [N, K] of the features of new rows as `infer_features` finds them, from several starts: of the
-    optima of a row the one of the largest `row_bounds`.
+    """As `infer_features`, from several starts: for each row the optimum of the largest `row_bounds`, [N, K].
 
-    The starts are the prior's odds, no feature, all of them, and that of the candidates, bits [U, K], which explains
-    the row best.
+    The starts are the prior's odds, no feature, all features, and the candidate bits [U, K] that explain the row best.
     """
     best = infer_features(rows, hard=hard)
     if not best.numel():
@@ -136,14 +134,16 @@ def best_features(rows: BinaryRows, *, candidates: Tensor, hard: bool = False) -
     for start in starts:
         found = infer_features(rows, hard=hard, start=start)
         other = row_bounds(rows, found, hard=hard)
-        better = other > value + _LEAST_GAIN * (1 + value.abs())  # and not the same optimum, left at another tolerance
+        better = other > value + _LEAST_GAIN * (1 + value.abs())  # by more than the tolerance within one optimum
         best, value = torch.where(better.unsqueeze(1), found, best), torch.where(better, other, value)
     return best
 
 
 def row_bounds(rows: BinaryRows, psi: Tensor, *, hard: bool = False) -> Tensor:
-    """What a sweep raises of each row, [N]: E log p(x, z) + entropy at probabilities [N, K], up to a constant; of bits
-    minus the divergence, and their log odds."""
+    """The objective of a sweep for each row, [N]: E log p(x, z) + entropy at probabilities [N, K], up to a constant.
+
+    For bits it is minus the divergence, plus their log odds.
+    """
     X, counted, likelihood, h, log_odds, loadings = rows
     mean, square = loadings.predictor(psi)
     fit = -likelihood.divergence(X, mean) if hard else likelihood.expected_log_density(X, mean, square, h)
@@ -153,8 +153,10 @@ def row_bounds(rows: BinaryRows, psi: Tensor, *, hard: bool = False) -> Tensor:
 
 
 def _best_candidates(rows: BinaryRows, psi: Tensor, bits: Tensor, *, hard: bool) -> Tensor:
-    """The candidates [N, K] among bits [U, K] whose bounds are the largest, by the quadratic that stands for each entry
-    at psi [N, K]: of Gaussian entries it is their own."""
+    """For each row the candidate of the largest bound, [N, K], among bits [U, K].
+
+    Entries are replaced by their pseudo-observations at psi [N, K]; for Gaussian entries this is exact.
+    """
     loadings = rows.loadings
     observed = rows.pseudo(*loadings.predictor(psi), hard)
     counts = 1.0 if rows.counted is None else rows.counted
@@ -166,7 +168,7 @@ def _best_candidates(rows: BinaryRows, psi: Tensor, bits: Tensor, *, hard: bool)
 
 
 def sweep_features(rows: BinaryRows, psi: Tensor, *, hard: bool = False, margin: Margin | None = None) -> Tensor:
-    """One pass over the features, [N, K]: each psi at its optimum given the others; `margin` has the last word."""
+    """One pass over the features, [N, K]: each psi is set to its optimum given the others; `margin` adds labels."""
     X, counted, likelihood, h, log_odds, loadings = rows
     settle = Settle(partial(_squash, hard)) if margin is None else margin(psi)
     if rows.is_gaussian:
@@ -184,7 +186,7 @@ def visit_features(
     psi: Tensor,
     settle: Settle,
 ) -> Tensor:
-    """Features [N, K] after each was settled in turn, from psi [N, K]: probabilities, or bits.
+    """Features [N, K] after each was set in turn, starting from psi [N, K]: probabilities, or bits.
 
     Parameters
     ----------
@@ -197,7 +199,7 @@ def visit_features(
     mean, (weight, shift) = psi @ loadings.mean, observed
     weight, shift = (weight.expand_as(mean), shift) if counted is None else (weight * counted, shift * counted)
     linear = (shift @ loadings.mean.T).T.contiguous()
-    psi = psi.T.clone(memory_format=torch.contiguous_format)  # of one row the transpose is contiguous as it is
+    psi = psi.T.clone(memory_format=torch.contiguous_format)  # clone: the transpose of a single row would be a view
     for k, row in enumerate(loadings.mean):
         rest = mean - psi[k].unsqueeze(1) * row
         gain = linear[k] - torch.addmv((rest * weight) @ row, weight, row.square(), alpha=0.5)
@@ -211,13 +213,13 @@ def visit_features(
 
 
 def is_gaussian(likelihood: LinearLikelihood, h: Hyper, like: Tensor) -> bool:
-    """Whether all entries of a column of X [N, D] are precise to the same degree, so that sums over rows say all."""
+    """Whether all entries of a column of X [N, D] have the same precision, so that sums over rows suffice."""
     none = like.new_zeros(2, like.shape[1])
     return len(likelihood.expect(none, none, h, none).precision) == 1
 
 
 def observe_gaussian(X: Tensor, likelihood: LinearLikelihood, h: Hyper) -> PseudoObservation:
-    """Precision [1, D] and shift [N, D] of entries that are Gaussian, at whatever predictor."""
+    """Precision [1, D] and shift [N, D] of Gaussian entries, which do not depend on the predictor."""
     any_predictor = X.new_zeros(()).expand_as(X)
     return likelihood.expect(X, any_predictor, h, any_predictor)
 
@@ -225,14 +227,15 @@ def observe_gaussian(X: Tensor, likelihood: LinearLikelihood, h: Hyper) -> Pseud
 def _visit_blocks(
     observed: PseudoObservation, log_odds: Tensor, loadings: LoadingMoments, psi: Tensor, settle: Settle
 ) -> Tensor:
-    """The same where one matrix sum_d a_d E[w_d w_d^T] serves all rows.
+    """`visit_features` if one matrix sum_d a_d E[w_d w_d^T] serves all rows.
 
-    What a block of features sees of all others is one product of matrices; within it, each that moves tells the rest.
+    The terms of a block of features due to all others are one matrix product; within the block, each change is passed
+    on.
     """
     second = loadings.second(observed.precision[0])
     own = second.diagonal()
     linear = loadings.mean @ observed.shift.T + (log_odds - own / 2).unsqueeze(1)
-    psi = psi.T.clone(memory_format=torch.contiguous_format)  # of one row the transpose is contiguous as it is
+    psi = psi.T.clone(memory_format=torch.contiguous_format)  # clone: the transpose of a single row would be a view
     visit = settle.block or partial(_in_turn, settle)
     for start in range(0, len(psi), _BLOCK):
         some = slice(start, start + _BLOCK)
@@ -261,4 +264,4 @@ def _squash(hard: bool, k: int, log_odds: Tensor, psi: Tensor) -> Tensor:
 
 
 _LEAST_GAIN = 1e-6  # of a bound
-_BLOCK = 50  # features; one product for each block, and few enough corrections within it
+_BLOCK = 50  # features per block: one product for each, and few corrections within it

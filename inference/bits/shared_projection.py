@@ -1,8 +1,8 @@
-"""The bits of a projection that tasks share, under the margins of all of them: for every backend.
+"""Updates of the bits of a projection that tasks share, under the margins of all tasks, for every backend.
 
-A bit z_dk moves the score of each known pair a of a row and a task by eta_{k, task} x_{row, d}. All bits of a dimension
-meet in its scores, and all dimensions too, so bits take turns. On the CPU this is compiled for costs that have a `box`;
-for others, on other devices and among ranks, which sum for each bit, sums over pairs are tensor operations.
+A bit z_dk changes the score of each known pair a of a row and a task by eta_{k, task} x_{row, d}. All bits share these
+scores, so they are updated one after another. On the CPU this is compiled for costs that have a `box`. For other costs,
+on other devices, and among ranks, which exchange a sum for each bit, the sums over pairs are tensor operations.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from ..distributed.collectives import all_sum
 
 
 class Generative(NamedTuple):
-    """Log odds of a bit without margins: odds_k + linear_dk - gram_kk / 2 - sum_{j != k} z_dj gram_jk."""
+    """The log odds of a bit without margins: odds_k + linear_dk - gram_kk / 2 - sum_{j != k} z_dj gram_jk."""
 
     odds: Tensor  # [K]
     linear: Tensor  # [D, K]
     gram: Tensor  # [K, K]
 
     def log_odds(self, features: Tensor, d: int, k: int) -> Tensor:
-        """Of one bit [], given the others of its dimension."""
+        """The log odds [] of one bit, given the others of its dimension."""
         others = features[d] @ self.gram[:, k] - features[d, k] * self.gram[k, k]
         return self.odds[k] + self.linear[d, k] - self.gram[k, k] / 2 - others
 
 
 def prior_alone(odds: Tensor, num_dimensions: int) -> Generative:
-    """The log odds of a model without a likelihood, from those of the prior [K]."""
+    """The log odds of a model without a likelihood: those of the prior [K]."""
     return Generative(odds, odds.new_zeros(num_dimensions, len(odds)), odds.new_zeros(len(odds), len(odds)))
 
 
 def task_margins(data: TaskData, model: MultiTaskInfiniteLatentSVM, features: Tensor) -> Scored:
-    """What classifiers [M, K + P, 1] of tasks cost, each of which sees the pairs of its own, by features [D, K]."""
+    """The pairs that the tasks' classifiers [M, K + P, 1] score, each its own, with features [D, K]."""
     pairs = data.pairs(data.X @ features)
     return Scored(
         pairs.features,
@@ -58,21 +58,21 @@ def task_margins(data: TaskData, model: MultiTaskInfiniteLatentSVM, features: Te
 
 @dataclass(frozen=True)
 class Margins:
-    """The known pairs of some tasks with the weights [K, M] that their classifiers give the features."""
+    """The known pairs of tasks, and the classifiers' weights [K, M] of the features."""
 
     data: TaskData
     loss: Loss
     weights: Tensor
 
     def log_odds(self, features: Tensor, scores: Tensor, d: int, k: int) -> Tensor:
-        """What the margins add to the log odds [] of a bit, from scores [A] at features [D, K]."""
+        """The margins' term in the log odds [] of a bit, from scores [A] at features [D, K]."""
         step = self._step(d, k)
         return self._gain(scores - features[d, k] * step, step)
 
     def set_bits(self, features: Tensor, levels: Tensor, generative: Generative, scores: Tensor) -> Tensor:
-        """Features [D, K]: each bit, in turn, is whether its log odds given all others are above its level [D, K].
+        """Set each bit of features [D, K], in turn, to whether its log odds given all others exceed its level.
 
-        scores : [A] of the pairs at the features given
+        scores : [A] of the pairs at the given features
         """
         levels = levels.double()
 
@@ -84,8 +84,7 @@ class Margins:
         return self._in_turn("set_bits", features, generative, scores, choose, levels)
 
     def _set_ahead(self, features: Tensor, levels: Tensor, generative: Generative, scores: Tensor) -> Tensor:
-        """The same where ranks sum: for many bits at once, as if none of them changed. What comes after the first one
-        that does is computed again."""
+        """`set_bits` among ranks: many bits at once, as if none changed; after a change the rest is recomputed."""
         found, scores, generative, double = self._in_double(features, scores, generative)
         places, first = list(product(range(len(found)), range(found.shape[1]))), 0
         size = len(places)
@@ -107,9 +106,9 @@ class Margins:
         return found.to(features.dtype)
 
     def fit_probabilities(self, psi: Tensor, generative: Generative, scores: Tensor) -> Tensor:
-        """Probabilities [D, K], each in turn at the optimum of E log prior + entropy + log phi(E f).
+        """Set each probability [D, K], in turn, to the optimum of E log prior + entropy + log phi(E f).
 
-        scores : [A] of the pairs at the probabilities given
+        scores : [A] of the pairs at the given probabilities
         """
 
         def choose(double: Margins, d: int, k: int, gain: Tensor, base: Tensor, step: Tensor) -> Tensor:
@@ -126,8 +125,11 @@ class Margins:
         choose: Callable[[Margins, int, int, Tensor, Tensor, Tensor], Tensor],
         *given: Tensor,
     ) -> Tensor:
-        """Values [D, K], each in turn anew: by the compiled function of this name; or else by `choose` from its log
-        odds without margins, the scores [A] without it, and the step [A] that it adds to them."""
+        """Update values [D, K] one after another, by the compiled function `name`, otherwise by `choose`.
+
+        `choose` takes a value's log odds without margins, the scores [A] without it, and the step [A] that it adds to
+        them.
+        """
         found, scores, generative, double = self._in_double(values, scores, generative)
         if (arrays := self._arrays()) is not None:
             from . import _numba_shared_projection
@@ -147,18 +149,18 @@ class Margins:
     def _in_double(
         self, values: Tensor, scores: Tensor, generative: Generative
     ) -> tuple[Tensor, Tensor, Generative, Margins]:
-        """Copies of values [D, K] and scores [A], and all else, in double precision."""
+        """Copies of values [D, K], scores [A] and the other arguments in double precision."""
         data = TaskData(self.data.X.double(), self.data.inputs.double(), self.data.targets)
         parts = Generative(*(part.double() for part in generative))
         copies = values.double().clone(), scores.double().clone()
         return *copies, parts, Margins(data, self.loss, self.weights.double())
 
     def _gain(self, base: Tensor, step: Tensor) -> Tensor:
-        """log phi [] at scores base + step [A] over that at the base."""
+        """log phi [] at scores base + step [A], minus log phi at the base."""
         return all_sum(self._own_gain(base, step))
 
     def _own_gain(self, base: Tensor, step: Tensor) -> Tensor:
-        """The same over the pairs of this rank."""
+        """`_gain` for the pairs of this rank."""
         known = self.data.known.to(base)
         return (self.loss.log_factor(base + step, known) - self.loss.log_factor(base, known)).sum()
 
@@ -184,7 +186,7 @@ class Margins:
         return self.weights[k, self.data.tasks] * self.data.X[self.data.rows, d]
 
     def _arrays(self) -> tuple[Any, ...] | None:
-        """What the compiled functions take: columns, pairs, box, weights; None where they cannot be used."""
+        """The arguments of the compiled functions: columns, pairs, box, weights; None where they cannot be used."""
         data = self.data
         if not host.on_cpu(data.X) or ranks() is not None:
             return None

@@ -1,1 +1,1 @@
-"""The machinery of compiled code: decorators, the cache, and functions that several kernels call."""
+"""Machinery for compiled code: decorators, the cache of machine code, and functions that several kernels call."""

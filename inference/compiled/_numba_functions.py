@@ -9,14 +9,16 @@ from .decorators import inner, part
 
 @inner
 def some_rows(first, number, most):
-    """Where at most so many of some rows start, and how many they are. Unsigned: a sum of other numbers may be below 0
-    for all that numba knows, and loops over indices which may be use no vector instructions."""
+    """The start and the number of at most `most` rows from `first` on, as unsigned integers.
+
+    With signed integers numba cannot exclude negative indices, and loops use no vector instructions.
+    """
     return np.uint64(first), np.uint64(min(most, number - first))
 
 
 @inner
 def back(tril, vector):
-    """L^-T of a vector [P], in place."""
+    """Replace a vector [P] by L^-T times it."""
     for p in range(len(vector) - 1, -1, -1):
         for o in range(p + 1, len(vector)):
             vector[p] -= tril[o, p] * vector[o]
@@ -25,7 +27,7 @@ def back(tril, vector):
 
 @part
 def solve(tril, mean):
-    """A [P, P], its lower half, and A m become the Cholesky factor and m; the log determinant of A."""
+    """Replace A [P, P] (lower half) and A m by the Cholesky factor and m; return log det A."""
     log_det, P = 0.0, len(tril)
     for p in range(P):
         for q in range(p + 1):
@@ -43,7 +45,7 @@ def solve(tril, mean):
 
 @part
 def threshold(values, mass):
-    """theta with sum_m max(values_m - theta, 0) = mass: entries below it are left out until none is."""
+    """theta with sum_m max(values_m - theta, 0) = mass: entries below theta are left out until none is."""
     found = -np.inf
     while True:
         total, count = 0.0, 0
@@ -59,21 +61,21 @@ def threshold(values, mass):
 
 @part
 def digamma(x):
-    """For x > 0."""
+    """digamma(x) for x > 0."""
     shifted, rest = _shift(x)
     return math.log(shifted) + rest
 
 
 @inner
 def exp_digamma(x):
-    """exp(digamma(x)) for x > 0, without its logarithm."""
+    """exp(digamma(x)) for x > 0, without computing its logarithm."""
     shifted, rest = _shift(x)
     return shifted * math.exp(rest)
 
 
 @inner
 def _shift(x):
-    """y and digamma(x) - log(y): the recurrence up to y >= 10, then the asymptotic series."""
+    """y and digamma(x) - log(y), from the recurrence up to y >= 10 and the asymptotic series."""
     rest = 0.0
     while x < 10.0:
         rest -= 1.0 / x

@@ -1,4 +1,4 @@
-"""What compiled code asks of the compiled form of a loss (see `regbayes.models.compiled`)."""
+"""Placeholders for the functions that the compiled form of a loss brings (see `regbayes.models.compiled`)."""
 
 import math
 
@@ -15,13 +15,13 @@ def log_factor(loss, score, y):
 
 @brought
 def log_factors(loss, scores, y):
-    """The same of a row whose scores meet."""
+    """log phi(y | f) of a row whose scores meet in one factor."""
     raise NotImplementedError
 
 
 @brought
 def observe(loss, score, y, half, uniform):
-    """Precision and shift of one score by a draw of what augments it."""
+    """Precision and shift of one score, at a draw of its augmentation variable from `half` and `uniform`."""
     raise NotImplementedError
 
 
@@ -52,6 +52,6 @@ def _of_each(loss, scores, targets):
 
 @entry
 def margins(loss, scores, targets, out):
-    """log phi(y | f) of all rows, to `out` [N]."""
+    """Set out [N] to log phi(y | f) of all rows."""
     for n in range(len(scores)):
         out[n] = log_margin(loss, scores[n], targets[n])

@@ -1,4 +1,4 @@
-"""CPU seconds that go into machine code. They are spent once: how long a fit takes must be judged without them."""
+"""CPU seconds spent on compilation, which estimates of the length of a fit must exclude."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Clock:
-    """What this thread has spent on compilation; functions that are compiled within another one count once."""
+    """The seconds that this thread has spent on compilation; nested compilations count once."""
 
     seconds: float = 0.0
     depth: int = 0
@@ -19,8 +19,10 @@ class Clock:
 
     @contextmanager
     def told(self, say: Callable[[], object] | None) -> Iterator[None]:
-        """Within it the first compilation calls `say` before it begins; what is loaded from a cache does not. A call
-        inside of another one's says it for both, and None leaves it to the outer one."""
+        """In this context the first compilation calls `say` before it begins; loading from a cache does not call it.
+
+        A nested context's call counts for the outer one too. None leaves the call to the outer context.
+        """
         outer, self.say = self.say, say or self.say
         try:
             yield
@@ -28,7 +30,7 @@ class Clock:
             self.say = self.say and outer
 
     def start(self) -> None:
-        """A compilation begins, perhaps within another one."""
+        """Note the start of a compilation, which may be nested; call `say` first, once."""
         if self.say is not None:
             say, self.say = self.say, None
             say()
@@ -37,7 +39,7 @@ class Clock:
         self.depth += 1
 
     def stop(self) -> None:
-        """The innermost compilation ends."""
+        """Note the end of the innermost compilation."""
         self.depth -= 1
         if not self.depth:
             self.seconds += time.thread_time() - self.begun

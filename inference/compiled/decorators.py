@@ -1,11 +1,11 @@
-"""Decorators of everything that numba compiles, and a cache of machine code that notices every change of it.
+"""Decorators for everything that numba compiles, and a cache of machine code that depends on all sources.
 
-numba keeps the machine code of a function until the function's own file changes. Code of other files that was inlined
-in it may change unnoticed, and so may the fields of a tuple that it takes. But numba names its own files after the
-function, so every entry point has a digest of all sources in its name. These are the modules of `models` and
-`inference` whose names begin with an underscore, and `scalars`: what is compiled, and the tuples of arrays that it
-takes. Machine code for a compiled form of another file is kept apart, by a digest of that file, and of the files that
-it imports, as well. So nobody reads a file of numba's that needs a module which is gone.
+numba keeps the machine code of a function until the function's own file changes. Code of other files that was inlined,
+and the fields of a tuple that the function takes, may change unnoticed. But numba names its cache files after the
+function, so the name of every entry point gets a digest of all sources. These are the modules of `models` and
+`inference` whose names begin with an underscore, and `scalars`: the compiled code and the tuples of arrays that it
+takes. Machine code for a compiled form of another file is kept separately: its digest also includes that file and the
+files that it imports. So no cache file is read that needs a module which no longer exists.
 """
 
 from __future__ import annotations
@@ -36,29 +36,33 @@ def entry(function: Callable[..., Any]) -> Any:
 
 
 def lean_entry(function: Callable[..., Any]) -> Any:
-    """An `entry` that makes no arrays of its own, and so counts no references to those that it is given.
+    """An `entry` that allocates no arrays, and so counts no references to those that it is given.
 
-    numba counts them whenever one is passed on or sliced: in the visit of a point that takes longer than all else.
+    numba counts references whenever an array is passed on or sliced, which takes most of the time of a short function.
     """
     return _kept(function, source_digest(), cache=True, _nrt=False, **OPTIONS)
 
 
-# what lean entries call more than once: given arrays and the numbers of rows, no rows, each of which takes numba longer
-# than the call; Python cannot call it
+# functions that lean entries call more than once; they take arrays and row numbers, because each slice takes numba
+# longer to compile than the call; not callable from Python
 lean_part = njit(_nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True, **OPTIONS)
 
 
 def entry_of(function: Any, form: Any) -> Any:
-    """An entry point for arguments that hold a compiled form: itself, or for a form of a file that is not among the
-    sources one whose machine code is kept apart."""
+    """The entry point for arguments with this compiled form: the function itself, or a copy for forms of other files.
+
+    The machine code of a copy is kept separately.
+    """
     kind: Any = type(form)
     return _entry_for(function, kind)
 
 
 @functools.cache
 def _entry_for(function: Any, form: type) -> Any:
-    """A class of a script, a notebook or a function cannot be found by name in another process: its machine code is not
-    kept."""
+    """`entry_of` for a class; code for a class of a script, a notebook or a function is not kept.
+
+    Other processes could not find such a class by its name.
+    """
     source, options = getattr(sys.modules.get(form.__module__), "__file__", None), function.targetoptions
     if source is None or form.__module__ in {"__main__", "__mp_main__"} or "<locals>" in form.__qualname__:
         return _kept(function.py_func, source_digest(), cache=False, **options)
@@ -70,7 +74,7 @@ def _entry_for(function: Any, form: type) -> Any:
 
 
 def _files_behind(module: str) -> list[Path]:
-    """The file of a module and those of all that it imports: of its own package, and outside of installed libraries."""
+    """The file of a module and of all that it imports, from its own package or outside of installed libraries."""
     root, found, waiting = module.partition(".")[0], dict[str, Path](), [module]
     while waiting:
         name = waiting.pop()
@@ -79,13 +83,13 @@ def _files_behind(module: str) -> list[Path]:
         if name in found or path.suffix != ".py" or (is_library and name.partition(".")[0] != root):
             continue
         found[name] = path
-        if not path.is_relative_to(_package()):  # its sources are in every digest
+        if not path.is_relative_to(_package()):  # every digest includes its sources
             waiting += _imported(path, sys.modules[name].__package__ or "")
     return [found[name] for name in sorted(found)]
 
 
 def _imported(source: Path, package: str) -> Iterator[str]:
-    """The names of all that a file imports, of modules and of what is taken from them."""
+    """The names of all modules that a file imports, and of what it imports from them."""
     for node in ast.walk(ast.parse(source.read_bytes())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -96,7 +100,7 @@ def _imported(source: Path, package: str) -> Iterator[str]:
 
 
 def brought(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of a compiled form that each form brings under its name; those that leave it out have this one."""
+    """A function that compiled forms may define under this name; forms without it use this one."""
 
     def choose(form: Any, *arguments: Any) -> Any:
         return getattr(getattr(form, "instance_class", None), function.__name__, function)
@@ -106,7 +110,7 @@ def brought(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _kept(function: Callable[..., Any], digest: str, **settings: Any) -> Any:
-    """The function compiled, its machine code in files that have the digest in their names."""
+    """The compiled function, with the digest in the names of its cache files."""
     copy = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__)
     functools.update_wrapper(copy, function)
     copy.__qualname__ = f"{function.__name__}_{digest[:16]}"
@@ -115,13 +119,13 @@ def _kept(function: Callable[..., Any], digest: str, **settings: Any) -> Any:
 
 @functools.cache
 def source_digest() -> str:
-    """A digest of the sources of all that is compiled."""
+    """A digest of all sources of compiled code."""
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in sources())).hexdigest()
 
 
 @functools.cache
 def sources() -> list[Path]:
-    """The files of all that is compiled."""
+    """The files with compiled code."""
     private = [path for name in ("inference", "models") for path in (_package() / name).rglob("_*.py")]
     scalars = _package() / "models" / "compiled" / "scalars.py"
     return sorted([scalars, *(path for path in private if not path.name.startswith("__"))])
@@ -132,7 +136,7 @@ def _package() -> Path:
 
 
 class _Listener(event.Listener):
-    """Tells the clock of compilation."""
+    """Notifies the clock of compilation."""
 
     def on_start(self, event: Any) -> None:
         COMPILATION.start()
@@ -142,4 +146,4 @@ class _Listener(event.Listener):
 
 
 event.register("numba:compile", _Listener())
-_LIBRARIES = {"site-packages", "dist-packages"}  # folders of theirs
+_LIBRARIES = {"site-packages", "dist-packages"}  # folders of installed libraries

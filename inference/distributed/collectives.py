@@ -1,11 +1,11 @@
-"""The seams for many machines: sums over points, and whose random numbers they are. On one machine both do nothing.
+"""Exchanges between ranks: sums over points, and random streams. With one process both do nothing.
 
-Each rank holds some of the points and all of the components. `all_sum` is an all-reduce, and the functions of
-`models.sums` and `picked` that are made of it are the only way by which ranks hear of one another, so that everything
-that is a sum over points goes through it: counts, statistics, Gram matrices, bounds, and defaults that come from the
-data. A fit's `generator` draws the same numbers on every rank, which is right for whatever all ranks share (components,
-classifiers, hyperparameters); what belongs to a rank's own points (assignments, augmentation variables) is drawn from
-`own_stream(generator)`, or from `own_draws` where it should not matter which rank has which rows.
+Each rank holds some of the points and all of the components. `all_sum` is an all-reduce. It, and the functions of
+`models.sums` and `picked` that are built on it, are the only communication between ranks: every sum over points uses
+them, such as counts, statistics, Gram matrices, bounds, and defaults computed from the data. A fit's `generator` draws
+the same numbers on every rank, as is right for whatever all ranks share (components, classifiers, hyperparameters).
+Variables of a rank's own points (assignments, augmentation variables) are drawn from `own_stream(generator)`, or from
+`own_draws` if the draws must not depend on which rank has which rows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a function says of all rows of a source, block by block: in memory, or in a file that need not fit there."""
+"""The values of a function for all rows of a source, block by block: in memory, or in a file."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def map_rows(
     target = None if to is None else require_target("to", to)
     if target is not None and target.suffix not in _WRITERS:
         raise ValueError(f"to is {str(to)!r}; expected a name that ends in {' or '.join(_WRITERS)}.")
-    counts = type(rows).num_rows is not RowSource.num_rows  # without a pass
+    counts = type(rows).num_rows is not RowSource.num_rows  # known without a pass
     with tqdm(
         total=rows.num_rows if counts else None,
         disable=None if progress is None else not progress,
@@ -75,7 +75,7 @@ def map_rows(
 
 
 def _answers(function: Callable[[Any], Any], rows: RowSource, size: int, bar: Any) -> Iterator[NDArray[Any]]:
-    """The answers [n, ...] of one block after another."""
+    """The answers [n, ...] for each block in turn."""
     form: tuple[int, ...] | None = None
     for place, (X, _) in enumerate(rows.blocks(size)):
         number, found = X.shape[0], function(X)
@@ -99,7 +99,7 @@ def _name_of(function: Callable[[Any], Any]) -> str:
 
 
 def _write_array(path: Path, answers: Iterator[NDArray[Any]], name: str) -> None:
-    """An array [N, ...] in numpy's format, whose header leaves room for the N that is known at the end."""
+    """Write an array [N, ...] in numpy's format; its header is written again once N is known."""
     first, total = next(answers), 0
     header = header_data_from_array_1_0(np.ascontiguousarray(first))
     with path.open("wb") as file:
@@ -112,7 +112,7 @@ def _write_array(path: Path, answers: Iterator[NDArray[Any]], name: str) -> None
 
 
 def _write_table(path: Path, answers: Iterator[NDArray[Any]], name: str) -> None:
-    """A Parquet file with a column, or with one for each of those of answers [N, K]."""
+    """Write a Parquet file with one column, or with one for each column of the answers [N, K]."""
     from pyarrow.parquet import ParquetWriter
 
     first = next(answers)

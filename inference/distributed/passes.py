@@ -1,9 +1,10 @@
-"""Passes over blocks of rows in place of ranks: a function of the rows that are here, which are never all here.
+"""Passes over blocks of rows in place of ranks, for a function of rows that are never all in memory.
 
-A block is to such a function what a rank is. The ranks of a group wait for a sum over all of them; a block leaves its
-part of it, and makes room for the next one. So the function runs again from its beginning once the sum is known, and
-ends in the pass after its last sum: S sums take S + 1 passes, in the memory of one block. Where ranks have blocks each,
-these are numbered one rank's after the other's, and at the end of a pass the ranks add what their blocks have said.
+To such a function a block is like a rank. The ranks of a group wait for a sum over all of them. A block instead adds
+its part to the sum and ends the function, and the next block follows. Once the sum is known, the function is called
+again from its beginning; it returns in the pass after its last sum. So S sums take S + 1 passes, in the memory of one
+block. If ranks have several blocks each, these are numbered rank after rank, and at the end of a pass the ranks add the
+parts of their blocks.
 """
 
 from __future__ import annotations
@@ -27,16 +28,15 @@ R = TypeVar("R")
 
 @dataclass(eq=False)
 class _Tape:
-    """The sums that a function has asked for: those that are known, and the next one as far as blocks have added to
-    it."""
+    """The sums that a function has asked for: the known ones, and the parts of the next one from the blocks so far."""
 
-    known: list[Tensor] = field(default_factory=list)  # sums of the passes before
-    part: Tensor | None = None  # of the next sum, from the blocks so far
-    join: Callable[[Tensor, Tensor], Tensor] = torch.add  # of the parts
-    parts: list[list[_Tape]] = field(default_factory=list)  # of the functions that it called by `each`
-    found: tuple[Any, Tensor] | None = None  # what it gave, the same for all blocks, with what is left then
-    asked: int = 0  # sums on this block so far
-    called: int = 0  # calls of `each` on this block so far
+    known: list[Tensor] = field(default_factory=list)  # sums of earlier passes
+    part: Tensor | None = None  # part of the next sum, from the blocks so far
+    join: Callable[[Tensor, Tensor], Tensor] = torch.add  # how parts are combined
+    parts: list[list[_Tape]] = field(default_factory=list)  # of the functions called by `each`
+    found: tuple[Any, Tensor] | None = None  # its result, equal for all blocks, and the state of the generator
+    asked: int = 0  # number of sums asked for on this block so far
+    called: int = 0  # number of calls of `each` on this block so far
 
     def waiting(self) -> list[_Tape]:
         """The tapes of all functions that wait for a sum."""
@@ -45,7 +45,7 @@ class _Tape:
 
 
 class Blocks(Ranks):
-    """Blocks in the place of ranks: `all_sum` and its kin ask this object. One block is in memory at a time."""
+    """Blocks in place of ranks: `all_sum` and related functions call this object. One block is in memory at a time."""
 
     def __init__(self, own: int, generator: torch.Generator) -> None:
         self.first, size = span(own)
@@ -53,12 +53,12 @@ class Blocks(Ranks):
         self.generator, self.tape = generator, _Tape()
 
     def begin(self, place: int) -> None:
-        """Begin the function on the block at this place, from 0, among those of this rank."""
+        """Start the function on the block with this index among those of this rank."""
         self.__dict__["number"] = self.first + place
         self.tape.asked = self.tape.called = 0
 
     def turn(self) -> None:
-        """End a pass: all blocks have added to the sums that functions wait for, so these are known now."""
+        """End a pass: all blocks have added to the sums that functions wait for, so the sums are now known."""
         waiting = self.tape.waiting()
         added = [tape for tape in waiting if tape.join is torch.add]
         for tape, total in zip(added, all_sums(*(_part(tape) for tape in added)) if added else [], strict=True):
@@ -69,17 +69,19 @@ class Blocks(Ranks):
             tape.part = None
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum [...] over all blocks; ends the function where it is not known yet."""
+        """The sum [...] over all blocks; ends the function if it is not known yet."""
         return self._asked(tensor, torch.add)
 
     def largest(self, tensor: Tensor) -> Tensor:
-        """The largest entries [...] over all blocks; ends the function as `sum` does."""
+        """The largest entries [...] over all blocks; ends the function if they are not known yet."""
         return self._asked(tensor, torch.maximum)
 
     def each(self, works: list[Callable[[], R]]) -> list[R]:
-        """What functions give that do not depend on the block, nor on one another: their sums are of the same passes,
-        and what has been found is not computed again."""
-        told()  # each function begins and ends with nothing that waits
+        """The results of functions that depend neither on the block nor on one another.
+
+        Their sums share passes, and a result is not computed again.
+        """
+        told()  # each function starts and ends without pending sums
         tape = self.tape
         if tape.called == len(tape.parts):
             tape.parts.append([_Tape() for _ in works])
@@ -119,10 +121,10 @@ class Blocks(Ranks):
 def over_blocks(
     blocks: Callable[[], Iterable[B]], number: int, work: Callable[[B], R], generator: torch.Generator
 ) -> list[R]:
-    """What `work` gives of each of so many blocks [B], with sums over all of them where it asks for `all_sum`.
+    """The results of `work` for `number` blocks [B], with sums over all blocks where it calls `all_sum`.
 
-    `blocks` gives them anew in each pass, the same ones in the same order. `work` draws from the generator alone. Each
-    rank has so many blocks of its own.
+    `blocks` yields the same blocks in the same order in each pass. `work` draws from the generator alone. Each rank has
+    `number` blocks of its own.
 
     Raises
     ------
@@ -132,7 +134,7 @@ def over_blocks(
 
     def passed() -> list[R]:
         found = list[R]()
-        with among(None):  # ranks may have more blocks or fewer
+        with among(None):  # the number of blocks may differ between ranks
             for place, block in enumerate(blocks()):
                 those.begin(place)
                 generator.set_state(start)
@@ -151,4 +153,4 @@ def _part(tape: _Tape) -> Tensor:
 
 
 class _Said(Exception):
-    """A block has added its part to a sum that is not known yet; the function begins again in the next pass."""
+    """A block has added its part to a sum that is not known yet; the function is called again in the next pass."""

@@ -1,7 +1,7 @@
-"""Single rows among those of all ranks: by their numbers when the rows of one rank follow those of another.
+"""Access to single rows by their numbers, where the rows of all ranks are numbered rank after rank.
 
-Such numbers are the same on every rank. Where one process has all rows they are their indices. Where the `span` of the
-rows of this rank is known, it need not be asked for.
+The numbers are the same on every rank. With one process they are indices. If the `span` of this rank's rows is known,
+it is passed on, which saves an exchange.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ...models.sums import all_count, all_rows, all_sum, all_sums, apart, ranks,
 from .collectives import own_draws
 
 Span = tuple[int, int] | None
-"""Where the rows of this rank start among those of all, and how many all are; None: not known."""
+"""The number of this rank's first row among all rows, and the number of all rows; None: not known."""
 
 
 def taken(table: Rows, index: Tensor, at: Span = None) -> Rows:
-    """The rows [M, ...] with these numbers [M], on every rank, of a table [n, ...] of its own rows."""
+    """The rows [M, ...] with numbers `index` [M], on every rank, of a table that has this rank's rows [n, ...]."""
     if ranks() is None:
         return table[index]
     place, own = _places(index, len(table), at)
@@ -34,17 +34,17 @@ def taken(table: Rows, index: Tensor, at: Span = None) -> Rows:
 
 
 def own_of(index: Tensor, number: int, at: Span = None) -> Tensor:
-    """Of rows with these numbers [M] those that are here: their indices among the so many rows of this rank."""
+    """The indices among this rank's `number` rows of those rows with numbers `index` [M] that are here."""
     return index if ranks() is None else _places(index, number, at)[0]
 
 
 def top(values: Tensor, count: int, at: Span = None) -> Tensor:
-    """The numbers [M] of the rows with the largest values, from those [n] of this rank's rows."""
+    """The numbers [M] of the rows with the largest values, from the values [n] of this rank's rows."""
     return tops(values.unsqueeze(1), [count], at)[0]
 
 
 def tops(values: Tensor, counts: list[int], at: Span = None) -> list[Tensor]:
-    """The same of each column of values [n, S], of which so many are wanted."""
+    """`top` for each column of values [n, S], with a count for each column."""
     columns = list(zip(values.T, counts, strict=True))
     if ranks() is None:
         return [column.topk(count).indices for column, count in columns]
@@ -52,7 +52,7 @@ def tops(values: Tensor, counts: list[int], at: Span = None) -> list[Tensor]:
     told = list[Tensor]()
     for column, count in columns:
         best = column.topk(min(count, len(column)))
-        spare = 0, count - len(best.indices)  # each rank has as many places, of which those are the last
+        spare = 0, count - len(best.indices)  # every rank fills `count` entries, padded at the end
         told += [apart(pad(best.values, spare, value=-torch.inf)), apart(pad(best.indices + start, spare))]
     found = [part.flatten() for part in all_sums(*told)]
     largest, numbers = found[::2], found[1::2]
@@ -60,7 +60,7 @@ def tops(values: Tensor, counts: list[int], at: Span = None) -> list[Tensor]:
 
 
 def draw_rows(weights: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Numbers [count] of rows, each drawn on its own with weight prop. to `weights` [n]."""
+    """The numbers [count] of rows drawn independently in proportion to `weights` [n]."""
     ends, number = weights.double().cumsum(0), len(weights)
     levels = uniforms((count,), generator).to(ends)
     if ranks() is None:
@@ -73,7 +73,7 @@ def draw_rows(weights: Tensor, count: int, generator: torch.Generator) -> Tensor
 
 
 def sampled_rows(number: int, most: int, generator: torch.Generator) -> Tensor:
-    """The numbers [M] of so many rows, drawn at random among those of all ranks [N], from how many are here."""
+    """The numbers [M] of at most `most` random rows among those of all ranks [N]; `number` rows are here."""
     if most >= (total := all_count(number)):
         return torch.arange(total, device=generator.device)
     device = generator.device
@@ -82,8 +82,10 @@ def sampled_rows(number: int, most: int, generator: torch.Generator) -> Tensor:
 
 
 def in_turns(change: Callable[[], object], shared: list[Tensor]) -> None:
-    """Call `change`, which changes tensors [...] that all ranks have in common, in place, on one rank after the other:
-    as in one process that has the rows of all."""
+    """Call `change` on one rank after another; it changes tensors [...] that all ranks share, in place.
+
+    The result is as in one process that has all rows.
+    """
     those = ranks()
     for number in range(1 if those is None else those.size):
         before = torch.cat([part.flatten() for part in shared])
@@ -96,7 +98,7 @@ def in_turns(change: Callable[[], object], shared: list[Tensor]) -> None:
 
 
 def _places(index: Tensor, number: int, at: Span) -> tuple[Tensor, Tensor]:
-    """Indices here [M'] of the rows with some numbers [M] that are here, and which these are [M]."""
+    """The indices here [M'] of those rows with numbers `index` [M] that are here, and which ones these are [M]."""
     start, _ = span(number) if at is None else at
     own = (index >= start) & (index < start + number)
     return index[own] - start, own

@@ -1,4 +1,4 @@
-"""What users pass as rows, read as a source: arrays, files, loaders and functions."""
+"""Conversion of users' rows into a source: arrays, files, loaders and functions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def rows_of(X: Any, y: Any = None, *, columns: list[str] | None = None, num_bloc
         return X
     if isinstance(X, DataLoader):
         batches = X.batch_sampler is None or type(X.batch_sampler) is BatchSampler
-        in_order = batches and isinstance(X.sampler, SequentialSampler)  # nothing says so of another one
+        in_order = batches and isinstance(X.sampler, SequentialSampler)  # unknown for other samplers
         return BlockRows(lambda: X, "the DataLoader", in_order)
     if _is_table(X):
         from .tables import TableRows
@@ -58,9 +58,9 @@ def rows_of(X: Any, y: Any = None, *, columns: list[str] | None = None, num_bloc
         return BlockRows(lambda: map(X, range(number)), "the function")
     if scipy.sparse.issparse(X) or (isinstance(X, Tensor) and X.layout != torch.strided):
         X = SparseRows.of(X)
-    elif not (isinstance(X, np.ndarray) or hasattr(X, "is_cuda")):  # a tensor, or sparse rows
+    elif not (isinstance(X, np.ndarray) or hasattr(X, "is_cuda")):  # neither a tensor nor sparse rows
         given, X = X, _read("X", X)
-        if not X.ndim:  # None, an iterator
+        if not X.ndim:  # None, or an iterator
             raise ValueError(
                 f"X is {shown(given)}; expected rows [N, D], a file, a DataLoader, or a function of blocks."
             )
@@ -73,7 +73,7 @@ def streamed(X: Any) -> RowSource | None:
 
 
 def _read(name: str, values: Any) -> NDArray[Any]:
-    """The values [...] as an array; ValueError, naming the argument, on lists in a list that differ in length."""
+    """The values [...] as an array; ValueError, naming the argument, on nested lists of different lengths."""
     try:
         return np.asarray(values)
     except ValueError as error:
@@ -85,7 +85,7 @@ def _is_table(X: Any) -> bool:
 
 
 def _require_where_it_means_something(X: Any, y: Any, columns: Any, num_blocks: Any) -> None:
-    """Raise ValueError on an argument that this kind of X does not take."""
+    """Raise ValueError on an argument that has no meaning for this kind of X."""
     with_own = isinstance(X, RowSource | DataLoader) or callable(X)
     for name, value, means in (
         ("y", y, not with_own),

@@ -23,8 +23,8 @@ class RowSource(ABC):
     Derive from it for rows of any other kind: a fit asks for `blocks` and `outline`, which follows from them.
     """
 
-    name: str  # in messages
-    in_order: bool = True  # whether passes have one order, so that a fit can go on from its checkpoint
+    name: str  # for messages
+    in_order: bool = True  # whether all passes have the same order, so that a fit can be resumed from its checkpoint
 
     @property
     def num_rows(self) -> int:
@@ -71,7 +71,7 @@ class ArrayRows(RowSource):
 class BlockRows(RowSource):
     """Blocks that come as they are, (X, y) or X alone: those of a loader, or made on the fly."""
 
-    each: Callable[[], Iterable[Any]]  # the blocks of a pass
+    each: Callable[[], Iterable[Any]]  # returns the blocks of a pass
     name: str = "the source"
     in_order: bool = True
 
@@ -82,7 +82,7 @@ class BlockRows(RowSource):
 
 
 def cut(parts: Iterable[Block], size: int) -> Iterator[Block]:
-    """Rows that come in parts of any length, of numpy, as blocks of `size` and a last one of what is left."""
+    """Blocks of `size` rows, and a last one with the rest, from numpy parts of any length."""
     kept, missing = list[Block](), size
     for X, y in parts:
         start = 0

@@ -1,7 +1,7 @@
-"""Minibatches from a source of rows, in the form that the kernels read.
+"""Minibatches from a source of rows, as the data of kernels.
 
-A source is read once for its labels and the number of its rows; its first rows are kept: from them come the defaults
-and the start of a fit, and of them alone the posterior says something row by row. So memory does not grow with N.
+A source is read once for its labels and the number of its rows. Its first rows are kept: the defaults and the start of
+a fit come from them, and row-by-row results of the posterior are for them alone. So memory does not grow with N.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .sources import Block, RowSource
 
 
 class Counted(Protocol):
-    """What all data have."""
+    """The property that all data have."""
 
     @property
     def num_data(self) -> int:
@@ -50,17 +50,17 @@ class Stream(Generic[D]):
     """A source of N points or steps, and the first of them, from which a fit starts."""
 
     source: RowSource
-    size: int  # of the blocks to read
+    size: int  # rows of a block
     convert: Callable[[Block], D]
-    head: list[Block]  # of which the posterior says something row by row
+    head: list[Block]  # the first blocks, for which the posterior has row-by-row results
     first: D
-    num_own: int  # points or steps of this source, which other ranks have others beside
+    num_own: int  # points or steps of this rank's source
     num_data: int
     num_units: int  # points, or sequences
-    largest: int  # of a block of each rank together, in units
-    marks: list[tuple[int, float]] = field(default_factory=list)  # of each block, where all must be known again
+    largest: int  # sum over ranks of the largest block of each, in units
+    marks: list[tuple[int, float]] = field(default_factory=list)  # of each block, if later passes must find it again
     _batches: Iterator[D] = field(default_factory=lambda: iter(()), init=False, repr=False)
-    _next: int = field(default=-1, init=False, repr=False)  # the step whose batch these give next
+    _next: int = field(default=-1, init=False, repr=False)  # the step that the next of `_batches` is for
 
     @property
     def X(self) -> Tensor:
@@ -75,10 +75,10 @@ class Stream(Generic[D]):
         return float(self.num_data)
 
     def at(self, step: int) -> D:
-        """The batch of a step: a block after the other, from the start again after the last."""
+        """The batch of a step: blocks in turn, from the start again after the last one."""
         if step != self._next:
             self._batches = self._endless(step)
-        self._next = -1  # until it has been read
+        self._next = -1  # until reading it succeeds
         batch = next(self._batches)
         self._next = step + 1
         return batch
@@ -93,11 +93,11 @@ class Stream(Generic[D]):
         return map(self.convert, self.head)
 
     def each(self) -> Iterator[D]:
-        """All blocks, in a further pass over the source."""
+        """All blocks, in one more pass over the source."""
         return _named(self.source, self.source.blocks(self.size), self.convert)
 
     def _endless(self, skipped: int) -> Iterator[D]:
-        """The batches of all steps but the first ones, whose blocks are read and dropped."""
+        """The batches of all steps after the first `skipped`, whose blocks are read and dropped."""
         while True:
             found = number = 0
             wanted = chain(repeat(False, skipped), repeat(True))
@@ -114,7 +114,7 @@ class Stream(Generic[D]):
             skipped = max(0, skipped - number) % number
 
     def _read(self, given: tuple[Block, bool]) -> tuple[int, D | None]:
-        """The number of rows of a block, and the batch that it is if it is wanted."""
+        """The number of rows of a block, and its batch if it is wanted."""
         block, is_wanted = given
         return block[0].shape[0], self.convert(block) if is_wanted else None
 
@@ -140,7 +140,7 @@ def stream_points(source: RowSource, size: int, model: Mixture, num_first: int) 
     if said:  # all classes, not only those of the first rows
         model = model.checked().resolve_targets(like.new_zeros(len(said[0]), 0), said[0])
         _warn_of_order(source, X.new_zeros(0) if y is None else y, model.classes)
-    some = slice(0, max(0, _NUM_DEFAULTS - span(total)[0]))  # of all ranks the same rows, however these are split
+    some = slice(0, max(0, _NUM_DEFAULTS - span(total)[0]))  # the same rows, however ranks split them
     model = model.resolve(X[some], None if y is None else y[some])
 
     def convert(block: Block) -> Data:
@@ -191,7 +191,7 @@ def stream_labels(source: RowSource, size: int, model: BNMC, num_first: int) -> 
 
 
 def _begin(source: RowSource, size: int, read: Callable[[Any], Rows], unit: str = "rows") -> tuple[list[Block], Rows]:
-    """The first blocks, and their rows [M, D] together, each as `read` makes them of a block."""
+    """The first blocks, and their rows [M, D] together, as `read` converts them."""
     head, inputs, total = list[Block](), list[Rows](), 0
 
     def read_block(block: Block) -> tuple[Block, Rows]:
@@ -215,7 +215,7 @@ def _begin(source: RowSource, size: int, read: Callable[[Any], Rows], unit: str 
 
 
 def _named(source: RowSource, blocks: Iterable[B], read: Callable[[B], R]) -> Iterator[R]:
-    """What is read of each block; errors count rows within it, and tell which it is."""
+    """Convert each block by `read`; errors name the block and count rows within it."""
     for place, block in enumerate(blocks):
         try:
             found = read(block)
@@ -225,19 +225,21 @@ def _named(source: RowSource, blocks: Iterable[B], read: Callable[[B], R]) -> It
 
 
 def _warn_of_order(source: RowSource, first: Tensor, classes: Tensor | None) -> None:
-    """Warn if there are classes [L] that none of the first labels [M] has."""
+    """Warn if none of the first labels [M] has one of the classes [L]."""
     if classes is None or not len(late := classes[~torch.isin(classes, first)]):
         return
     message = (
         f"The first rows of {source.name}, which the fit starts from, have no label {late[0].item():g}. If rows are in "
         "an order that means something, shuffle them once: stochastic steps see a block after the other."
     )
-    warnings.warn(message, RowsInOrder, stacklevel=7)  # of a call of `Backend.fit`
+    warnings.warn(message, RowsInOrder, stacklevel=7)  # the caller of `Backend.fit`
 
 
 def _gist(y: Tensor, has_classes: bool) -> Tensor:
-    """A few of the values y [n] that say all that a target takes from them: each label once, of numbers the ends, and
-    NaN if one is missing."""
+    """Those of the values y [n] that determine what a target takes from them.
+
+    These are each class once, or the extremes of numbers, and NaN if a value is missing.
+    """
     missing = y.isnan()
     known = y[~missing]
     ends = known.unique() if has_classes or not len(known) else torch.stack(known.aminmax())
@@ -245,7 +247,7 @@ def _gist(y: Tensor, has_classes: bool) -> Tensor:
 
 
 def stacked(parts: list[Rows]) -> Rows:
-    """All rows [N, D] of some blocks, dense or sparse; the list is empty afterwards, as there may be many rows."""
+    """All rows [N, D] of some blocks, dense or sparse; the list is emptied, to save memory."""
     rows, width = list(parts), parts[0].shape[1]
     parts.clear()
     if isinstance(rows[0], Tensor):
@@ -256,4 +258,4 @@ def stacked(parts: list[Rows]) -> Rows:
     return SparseRows(starts, columns, values, width)
 
 
-_NUM_DEFAULTS = 100_000  # rows that the defaults come from: enough for means and variances
+_NUM_DEFAULTS = 100_000  # rows for defaults: enough for means and variances

@@ -1,6 +1,6 @@
-"""Rows of Parquet and Arrow files, one or many, as pyarrow reads them: some columns, a part of a file at a time.
+"""Rows of Parquet and Arrow files, one or several, read by pyarrow: some columns, a part of a file at a time.
 
-Sources of rows and the command line read by the same functions: `dataset_of`, `names_of` and `batches`.
+Sources of rows and the command line share the functions `dataset_of`, `names_of` and `batches`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class TableRows(RowSource):
                 start += len(batch)
 
     def _rows(self, batch: pa.RecordBatch, start: int) -> NDArray[Any]:
-        """The features [n, D], in single precision where all columns have it."""
+        """The features [n, D], in single precision if all columns have it."""
         kinds = {self.dataset.schema.field(name).type for name in self.columns}
         X = np.empty((len(batch), len(self.columns)), np.float32 if kinds == {pa.float32()} else np.float64)
         for place, name in enumerate(self.columns):
@@ -147,13 +147,13 @@ def dataset_of(content: str | os.PathLike[str] | bytes) -> ds.Dataset:
 
 
 def names_of(dataset: ds.Dataset) -> list[str]:
-    """The names of all columns; the index of a data frame is none."""
+    """The names of all columns, without the index of a data frame."""
     index = json.loads((dataset.schema.metadata or {}).get(b"pandas", b"{}")).get("index_columns", [])
     return [name for name in dataset.schema.names if name not in index]
 
 
 def batches(dataset: ds.Dataset, names: list[str]) -> Iterator[pa.RecordBatch]:
-    """All rows with these columns. Little of the file is in memory at a time, which is also quicker."""
+    """All rows with these columns; only a little of the file is in memory at a time, which is also faster."""
     options: dict[str, Any] = {"batch_size": 2**14, "batch_readahead": 2, "fragment_readahead": 1}
     if isinstance(getattr(dataset, "format", None), ds.ParquetFileFormat):
         options["fragment_scan_options"] = ds.ParquetFragmentScanOptions(use_buffered_stream=True, pre_buffer=False)
@@ -161,7 +161,7 @@ def batches(dataset: ds.Dataset, names: list[str]) -> Iterator[pa.RecordBatch]:
 
 
 def part_of(dataset: ds.Dataset, number: int, size: int) -> tuple[ds.Dataset, slice]:
-    """One of so many parts of Parquet files, of whole row groups that follow one another; which rows these are.
+    """Part `number` of `size` parts of Parquet files, consecutive whole row groups; also the slice of its rows.
 
     Raises
     ------
@@ -176,7 +176,7 @@ def part_of(dataset: ds.Dataset, number: int, size: int) -> tuple[ds.Dataset, sl
             "(row_group_size in pyarrow)."
         )
     first, end = (place * len(groups) // size for place in (number, number + 1))
-    sizes = [sum(each.num_rows for each in group.row_groups) for group in groups]  # `count_rows` of a part counts all
+    sizes = [sum(each.num_rows for each in group.row_groups) for group in groups]  # `count_rows` would count all
     before, own = sum(sizes[:first]), sum(sizes[first:end])
     part = ds.FileSystemDataset(groups[first:end], dataset.schema, dataset.format, dataset.filesystem)
     return part, slice(before, before + own)
@@ -184,7 +184,7 @@ def part_of(dataset: ds.Dataset, number: int, size: int) -> tuple[ds.Dataset, sl
 
 @contextmanager
 def readable(name: str) -> Iterator[None]:
-    """A context in which a file that is broken, or has a name twice, is a ValueError that names it."""
+    """A context in which a broken file, or one with a duplicate name, raises a ValueError that names it."""
     try:
         yield
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""How the ranks of a fit begin it: they agree on what they fit, or all of them refuse, in one sentence."""
+"""The start of a fit among ranks: all ranks agree on what they fit, or all of them raise the same error."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .rows import streamed
 
 
 class Fits(Protocol):
-    """A backend, as far as the beginning of a fit among ranks needs it."""
+    """The methods of a backend that the start of a fit among ranks needs."""
 
     def module_of(self, model: Model) -> Any:
-        """The module with its kernel of the structure of the model."""
+        """The module with its kernel for the structure of the model."""
 
     def require_files(self, X: Any, checkpoint: Any, resume: Any) -> None:
-        """Raise unless a fit to X can write, and read these."""
+        """Raise unless a fit to X can write and read these files."""
 
 
 @contextmanager
@@ -47,8 +47,7 @@ def together(
 
 
 def _require_split(backend: Fits, model: Model, X: Any, weights: tuple[Any, Any]) -> None:
-    """Raise NotImplementedError unless this fit, with these weights of rows and of losses, was verified on several
-    ranks."""
+    """Raise NotImplementedError unless this fit, with these row and loss weights, works on several ranks."""
     which = f"{type(backend).__name__} of {type(model).__name__}"
     alone = getattr(backend.module_of(model), "alone", None)
     reason = "fit on one rank, without group" if alone is None else alone(backend, with_factor(model))
@@ -74,7 +73,7 @@ def _agree(those: Ranks, own: dict[str, str]) -> None:
 
 
 def _described(backend: Fits, model: Model, X: Any, y: Any, lengths: Any, files: dict[str, Any]) -> dict[str, str]:
-    """What ranks must have in common, by its name; raises on rows that the model does not take, and on files."""
+    """The properties that ranks must have in common, by name; raises on rows or files that a fit cannot use."""
     backend.require_files(X, **files)
     if (source := streamed(X)) is not None:
         X, y = next(iter(source.blocks(_FEW)), (X, y))
@@ -92,4 +91,4 @@ def _described(backend: Fits, model: Model, X: Any, y: Any, lengths: Any, files:
     }
 
 
-_FEW = 1000  # rows of a source, by which ranks compare
+_FEW = 1000  # rows of a source that are used for the comparison

@@ -1,9 +1,9 @@
-"""Forward-backward recursions compiled: scaled probabilities, one loop over the steps of each sequence.
+"""Compiled forward-backward recursions with scaled probabilities: one loop over the steps of each sequence.
 
-Where steps are forbidden or nearly so, a state whose probability underflows may be the only one that is possible later.
-Filtered probabilities below e^-500 are therefore stored as their logarithms, which are negative, and a state into which
-less than e^-450 flows is computed in logs from all states before it. All that is left out elsewhere is below e^-50 of
-what it would be added to.
+If transitions are forbidden or nearly so, a state whose probability underflows may be the only possible one later.
+Filtered probabilities below e^-500 are therefore stored as their logarithms, which are negative, and a state with an
+inflow below e^-450 is computed in logs from all states before it. All other neglected terms are below e^-50 of what
+they would be added to.
 """
 
 import math
@@ -13,19 +13,19 @@ import numpy as np
 from ...models.compiled.scalars import exp
 from ..compiled.decorators import entry, inner, lean_entry, lean_part, part
 
-LEAST_STEP = -200.0  # log weight; times _KEPT it is still a normal number
+LEAST_STEP = -200.0  # log weight; the product of its exponential and _KEPT is still a normal number
 _LOG_KEPT = -500.0
 _KEPT, _CERTAIN = math.exp(_LOG_KEPT), math.exp(-450.0)
 
 
 @lean_entry
 def forward(log_steps, steps, emission, bounds, log_slices, rough, filtered, predicted, log_weights, room):
-    """Fills filtered [N, K] = p(z_t | up to t), or its log if negative, and log_weights [B].
+    """Set filtered [N, K] to p(z_t | up to t), or its log if that is negative, and log_weights [B].
 
-    steps [K + 1, K] are transitions and, last, starts; rough says that some are below LEAST_STEP. With slices [N] a
-    step is allowed where its log weight is larger, and then weighs 1. Unless empty, predicted [N, K] becomes
-    p(z_t | before t), 0 where taken in logs. room [3, K] is for rows of its own. Filtered may be the memory of
-    emission.
+    steps [K + 1, K] are transitions and, in the last row, starts; `rough` says that some log weights are below
+    LEAST_STEP. With slices [N], a transition is allowed if its log weight is above the slice, and then has weight 1.
+    Unless empty, predicted [N, K] is set to p(z_t | before t), 0 if computed in logs. room [3, K] is a buffer.
+    `filtered` may share the memory of `emission`.
     """
     K = emission.shape[1]
     message, log_message, gaps = room[0], room[1], room[2]
@@ -67,7 +67,7 @@ def forward(log_steps, steps, emission, bounds, log_slices, rough, filtered, pre
 
 @inner
 def _top(emission, t):
-    """The largest log emission of a step, 0 where it has none."""
+    """The largest log emission of a step; 0 if all are -inf."""
     top = -np.inf
     for k in range(emission.shape[1]):
         top = max(top, emission[t, k])
@@ -76,12 +76,14 @@ def _top(emission, t):
 
 @inner
 def _weigh(emission, t, gaps, filtered):
-    """Fills row t of filtered with emission probabilities relative to the largest, and gaps [K] with the logs of these;
-    returns the log of the largest."""
+    """Set row t of filtered to emission probabilities relative to the largest, and gaps [K] to their logs.
+
+    Returns the log of the largest.
+    """
     top = _top(emission, t)
     for k in range(emission.shape[1]):
         gaps[k] = emission[t, k] - top
-    for k in range(len(gaps)):  # apart: no vector instructions may write over what a loop reads
+    for k in range(len(gaps)):  # a loop of its own: vector instructions must not overwrite what a loop reads
         weight = exp(max(gaps[k], -700.0))
         filtered[t, k] = weight if gaps[k] > -700.0 else 0.0
     return top
@@ -89,7 +91,7 @@ def _weigh(emission, t, gaps, filtered):
 
 @inner
 def _start(log_steps, steps, t, log_slices, message):
-    """Fills message [K] with the starts."""
+    """Set message [K] to the start probabilities."""
     K = len(message)
     for k in range(K):
         message[k] = steps[K, k]
@@ -99,13 +101,15 @@ def _start(log_steps, steps, t, log_slices, message):
 
 @lean_part
 def _flow(steps, filtered, t, message):
-    """Fills message [K] with p(z_t | before t), up to a factor. It must not be inlined, or its loops would not use
-    vector instructions."""
+    """Set message [K] to p(z_t | before t), up to a factor.
+
+    It must not be inlined, otherwise its loops use no vector instructions.
+    """
     K = len(message)
     whole = K - K % 4
     for k in range(K):
         message[k] = 0.0
-    for j in range(0, whole, 4):  # together: the message is read and written once
+    for j in range(0, whole, 4):  # four rows together, so that the message is read and written once
         a, b = max(filtered[t - 1, j], 0.0), max(filtered[t - 1, j + 1], 0.0)
         c, d = max(filtered[t - 1, j + 2], 0.0), max(filtered[t - 1, j + 3], 0.0)
         for k in range(K):
@@ -118,7 +122,7 @@ def _flow(steps, filtered, t, message):
 
 @inner
 def _flow_allowed(log_steps, filtered, t, log_slice, message):
-    """The same where the steps of larger log weight than a slice are allowed, and weigh 1."""
+    """`_flow` with slices: transitions of larger log weight than the slice are allowed, with weight 1."""
     K = len(message)
     for k in range(K):
         message[k] = 0.0
@@ -131,7 +135,7 @@ def _flow_allowed(log_steps, filtered, t, log_slice, message):
 
 @part
 def _log(filtered):
-    """Of a stored probability."""
+    """The log of a stored probability."""
     if filtered > 0.0:
         return math.log(filtered)
     return filtered if filtered < 0.0 else -np.inf
@@ -139,7 +143,7 @@ def _log(filtered):
 
 @inner
 def _fill_logs(log_steps, filtered, t, first, log_slices, unsure, message, log_message):
-    """Fills log_message [K] with log p(z_t | before t), and makes 0 of a probability that is taken in logs."""
+    """Set log_message [K] to log p(z_t | before t), and message to 0 where it is computed in logs."""
     for k in range(len(message)):
         log_message[k] = -np.inf
         if message[k] >= _CERTAIN:
@@ -159,7 +163,7 @@ def _has_logs(filtered, t):
 
 @lean_part
 def _log_inflow(log_steps, filtered, t, k, first, log_slices):
-    """log p(z_t = k | before t) in logs throughout."""
+    """log p(z_t = k | before t), computed in logs."""
     K, sliced = len(log_steps) - 1, len(log_slices) > 0
     top, total = -np.inf, 0.0
     for j in range(K, K + 1) if first else range(K):
@@ -170,17 +174,17 @@ def _log_inflow(log_steps, filtered, t, k, first, log_slices):
         if value > top:
             total = total * math.exp(top - value) + 1.0
             top = value
-        elif value > top - 40.0:  # smaller ones vanish in the rounding
+        elif value > top - 40.0:  # rounding loses smaller ones
             total += math.exp(value - top)
     return top + math.log(total) if total > 0.0 else -np.inf
 
 
 @inner
 def _normalize_logs(log_message, gaps, t, filtered):
-    """Filtered row t from what flows into it, all in logs; returns the log of its total."""
+    """Set row t of filtered from its inflow, all in logs; return the log of its total."""
     K, top, total = len(log_message), -np.inf, 0.0
     for k in range(K):
-        if log_message[k] > -np.inf:  # a state that cannot be reached counts for nothing, whatever it emits
+        if log_message[k] > -np.inf:  # a state that cannot be reached stays at -inf, whatever its emission
             log_message[k] += gaps[k]
         top = max(top, log_message[k])
     for k in range(K):
@@ -196,9 +200,9 @@ def _normalize_logs(log_message, gaps, t, filtered):
 
 @lean_entry
 def backward_sample(log_columns, columns, filtered, bounds, log_slices, uniforms, states, weights):
-    """States [N] given filtered probabilities, last step first, by inverse CDF; columns are transposed transitions.
+    """Draw states [N] given filtered probabilities, last step first, by inverse CDF; `columns` are transposed.
 
-    weights [K] is room for those of a step.
+    weights [K] is a buffer.
     """
     K, sliced = len(columns), len(log_slices) > 0
     for b in range(len(bounds) - 1):
@@ -237,11 +241,12 @@ def backward_sample(log_columns, columns, filtered, bounds, log_slices, uniforms
 
 @entry
 def smooth(log_columns, transition, filtered, bounds, marginals, products, moves):
-    """Turns marginals [N, K], p(z_t | before t) on entry, into p(z_t | all).
+    """Replace marginals [N, K], p(z_t | before t) on entry, by p(z_t | all):
 
-    p(j at t, k at t + 1 | all) = p(j | up to t) transition_jk p(k at t + 1 | all) / p(k at t + 1 | up to t)
+        p(j at t, k at t + 1 | all) = p(j | up to t) transition_jk p(k at t + 1 | all) / p(k at t + 1 | up to t)
 
-    Adds to products [K, K] what, times the transition matrix, are expected counts; to moves those taken in logs.
+    products [K, K] times the transition matrix are expected transition counts; those computed in logs are added to
+    moves.
     """
     K = len(transition)
     ratio, inner, later = np.empty(K), np.empty(K), np.empty(K)
@@ -274,7 +279,7 @@ def smooth(log_columns, transition, filtered, bounds, marginals, products, moves
 
 @part
 def _add_moves(log_columns, filtered, t, k, probability, inner, moves):
-    """The steps from t into state k, in logs."""
+    """Add the expected transitions from step t into state k, computed in logs."""
     top, total = -np.inf, 0.0
     for j in range(len(inner)):
         top = max(top, _log(filtered[t, j]) + log_columns[k, j])

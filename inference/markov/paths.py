@@ -2,9 +2,10 @@
 
     w(z) = start(z_1) e_1(z_1) prod_{t > 1} transition(z_{t-1}, z_t) e_t(z_t)
 
-for each sequence; weights need not be normalized. The rows of all sequences are stacked, and nothing is N x K x K.
-Compiled on a CPU with scaled probabilities (in logs where they underflow); elsewhere in logs, step by step for all
-sequences at once (`tensors`), or, where these are few and long, by products of steps in log time (`scans`).
+for each sequence; weights need not be normalized. The rows of all sequences are stacked, and no array is N x K x K. On
+a CPU compiled code uses scaled probabilities (logs where they underflow). Elsewhere tensor code works in logs, step by
+step for all sequences at once (`tensors`) or, for few long sequences, by products of transition matrices in log time
+(`scans`).
 
 Sources: Rabiner (1989); Scott (2002) for the sampler; Van Gael et al. (2008) for its slices.
 """
@@ -56,9 +57,9 @@ def sample_paths(
 ) -> Tensor:
     """States [N] drawn from p(z) prop. to w(z): filtered forwards, drawn backwards by inverse CDF from uniforms [N].
 
-    With log_slices [N] only steps whose log weight is larger are allowed, and they weigh 1 (beam sampling). At the
-    first row of a sequence the step is log_start. `in_place` writes over log_emission, which then nobody may read.
-    Other arguments as in `filter_states`.
+    With log_slices [N], only transitions of larger log weight are allowed, with weight 1 (beam sampling). The
+    transition into the first row of a sequence is log_start. `in_place` overwrites log_emission. Other arguments are as
+    in `filter_states`.
     """
     paths = Paths.of(log_start, log_transition, log_emission, lengths, log_slices)
     require_shape("uniforms", uniforms, (len(log_emission),))
@@ -77,7 +78,7 @@ def sample_paths(
 def smooth(
     log_start: Tensor, log_transition: Tensor, log_emission: Tensor, lengths: list[int], *, compiled: bool | None = None
 ) -> Smoothed:
-    """Marginals [N, K] of every step and expected numbers of moves; arguments as in `filter_states`."""
+    """Marginals [N, K] of every step and expected transition counts; arguments as in `filter_states`."""
     paths = Paths.of(log_start, log_transition, log_emission, lengths)
     if not _use_compiled(paths, compiled):
         result = _in_logs(paths).smooth_in_logs(paths)
@@ -136,7 +137,7 @@ def _transposed(table: Tensor) -> np.ndarray:
 
 
 def _scaled(log_weights: Tensor, paths: Paths) -> Tensor:
-    """exp relative to the largest step: weights may be of any size."""
+    """exp of log weights relative to the largest transition, since weights may be of any size."""
     return (log_weights - _largest_step(paths)).exp()
 
 
@@ -148,12 +149,12 @@ def _largest_step(paths: Paths) -> float:
 def _forward(
     paths: Paths, *, smooth: bool = False, in_place: bool = False
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """p(z_t | up to t) [N, K], p(z_t | before t) [N, K] if smooth, log normalizers [B]; see _numba_paths."""
+    """p(z_t | up to t) [N, K], p(z_t | before t) [N, K] if `smooth`, and log normalizers [B]; see _numba_paths."""
     from . import _numba_paths
 
     log_weights = np.empty(len(paths.lengths))
     log_steps = torch.cat([paths.transition, paths.start.unsqueeze(0)])
-    if paths.slices is None:  # the same for all steps of all paths; added to the normalizers again
+    if paths.slices is None:  # one factor for all steps; the normalizers get it back below
         log_steps = log_steps - _largest_step(paths)
     rough = paths.slices is None and bool(((log_steps < _numba_paths.LEAST_STEP) & (log_steps > -torch.inf)).any())
     emission = np.ascontiguousarray(paths.emission.numpy())

@@ -1,13 +1,14 @@
 """Hidden state paths in log time: products of step matrices, in pairs, pairs of pairs and so on, on any device.
 
 A recursion over N steps waits N times for a device that could do much more at once. Products of the steps are
-associative, and so are the maps from a state to one drawn before it: all partial products take 2 log N rounds (Blelloch
-1990; Sarkka & Garcia-Fernandez 2021), at K^3 numbers a step in place of K^2. Steps [n, K, K] are in logs:
+associative, and so is the composition of the maps from a state to the state drawn before it. All partial products take
+2 log N rounds (Blelloch 1990; Sarkka & Garcia-Fernandez 2021), with K^3 instead of K^2 operations a step. Steps [n, K,
+K] are in logs:
 
     step_t(j, k) = transition(j, k) + emission_t(k),   of a first one start(k) + emission_t(k) for all j
 
-All rows of the step into the first row of a sequence are alike, so that a message forgets what came before it but for a
-factor.
+All rows of the step into the first row of a sequence are equal, so that a message keeps only a factor of what came
+before it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ...models.markov import pad_sequences
 from ...models.sums import row_chunks
 from .tensors import Paths, Smoothed, require_paths
 
-Sum = Callable[[Tensor, int], Tensor]  # over a dimension, of logs
+Sum = Callable[[Tensor, int], Tensor]  # a sum over a dimension, in logs
 
 
 def pays(paths: Paths) -> bool:
@@ -43,13 +44,13 @@ def sample_in_logs(paths: Paths, uniforms: Tensor) -> Tensor:
 
     def draw(weights: Tensor, rows: slice) -> Tensor:
         drawn = draw_categorical(weights.mT, uniforms[rows].unsqueeze(1).expand(-1, weights.shape[2]))
-        return drawn.clamp(max=weights.shape[1] - 1)  # of what comes before a state that nothing leads to
+        return drawn.clamp(max=weights.shape[1] - 1)  # relevant only before a state that no transition leads to
 
     return _followed(paths, messages, draw)
 
 
 def smooth_in_logs(paths: Paths) -> Smoothed:
-    """Marginals [N, K] of every step and expected numbers of moves."""
+    """Marginals [N, K] of every step and expected transition counts."""
     messages, log_weights = _messages(paths)
     marginals, moves = torch.empty_like(messages), torch.zeros_like(paths.transition)
     behind = messages.new_zeros(messages.shape[1])
@@ -87,7 +88,7 @@ def _messages(paths: Paths) -> tuple[Tensor, Tensor]:
 
 
 def _filtered(paths: Paths, add: Sum) -> Iterator[tuple[Tensor, Tensor]]:
-    """Of chunks of rows messages [n, K], whose sum is 0 in logs, and what each step adds to the log weight [n]."""
+    """For each chunk of rows the messages [n, K], normalized in logs, and what each step adds to the log weight [n]."""
     message = paths.start.new_full((1, len(paths.start)), 0.0)
     message = message - add(message, 1)
     for rows in _chunks(paths):
@@ -102,8 +103,10 @@ def _filtered(paths: Paths, add: Sum) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _followed(paths: Paths, messages: Tensor, choose: Callable[[Tensor, slice], Tensor]) -> Tensor:
-    """States [N], the last first, each chosen [n, K] by (log weights [n, K, K] of a state and the one after it, rows)
-    for every state that may come after it."""
+    """States [N], last first. Each is chosen, [n, K], for every state that may come after it.
+
+    choose(log weights [n, K, K] of a state and the next one, rows) makes this choice.
+    """
     states = torch.empty(len(messages), dtype=torch.long, device=messages.device)
     after = states.new_zeros(1)
     for rows, ahead in _steps_ahead(paths, emits=False):
@@ -115,7 +118,7 @@ def _followed(paths: Paths, messages: Tensor, choose: Callable[[Tensor, slice], 
 
 
 def _steps_ahead(paths: Paths, *, emits: bool) -> Iterator[tuple[slice, Tensor]]:
-    """Chunks of rows, the last first, with the steps [n, K, K] out of them; the last of a sequence weighs 1."""
+    """Chunks of rows, last first, with the transitions [n, K, K] out of them; 1 at the end of a sequence."""
     lasts = _ends(paths).view(-1, 1, 1)
     for rows in reversed(list(_chunks(paths))):
         following = torch.arange(rows.start, min(rows.stop, len(lasts)), device=lasts.device) + 1
@@ -124,7 +127,7 @@ def _steps_ahead(paths: Paths, *, emits: bool) -> Iterator[tuple[slice, Tensor]]
 
 
 def _steps(paths: Paths, rows: slice | Tensor, *, emits: bool = True) -> Tensor:
-    """Log weights [n, K, K] of the steps into some rows, with what these emit."""
+    """Log weights [n, K, K] of the transitions into some rows, including the rows' emissions if `emits`."""
     steps = torch.where(_firsts(paths)[rows].view(-1, 1, 1), paths.start, paths.transition)
     if paths.slices is not None:
         steps = torch.where(steps > paths.slices[rows].view(-1, 1, 1), 0.0, -torch.inf).to(steps)
@@ -157,7 +160,7 @@ def _starts(paths: Paths) -> Tensor:
 
 
 def _products(each: Tensor, times: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """The products [n, ...] of the first t + 1 of n elements [n, ...]; `times` takes elements [m, ...] side by side."""
+    """The products [n, ...] of the first t + 1 of n elements [n, ...]; `times` multiplies [m, ...] pairwise."""
     if len(each) == 1:
         return each
     pairs = _products(times(each[:-1:2], each[1::2]), times)
@@ -168,12 +171,12 @@ def _products(each: Tensor, times: Callable[[Tensor, Tensor], Tensor]) -> Tensor
 
 
 def _times(one: Tensor, other: Tensor, add: Sum) -> Tensor:
-    """Products of matrices [n, K, K] in logs, their largest entry 0."""
+    """Products of matrices [n, K, K] in logs, scaled so that the largest entry is 0."""
     found = torch.empty_like(one)
     for rows in row_chunks(one, one.shape[1] ** 3):
         found[rows] = add(one[rows].unsqueeze(3) + other[rows].unsqueeze(1), 2)
     return found - found.amax((1, 2), keepdim=True)
 
 
-_LONG = 64  # steps, of which products need fewer rounds
-_NUMBERS = 2**22  # which a GPU takes to exponentials in about the time of a step's few kernels
+_LONG = 64  # steps, from which on products need fewer rounds
+_NUMBERS = 2**22  # exponentials that a GPU computes in about the time of a step's few kernels

@@ -1,4 +1,4 @@
-"""Hidden state paths in tensor code: log weights batched over the sequences, [B, longest, ...], on any device."""
+"""Hidden state paths in tensor code: log weights, batched over the sequences, [B, longest, ...], on any device."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class Smoothed(NamedTuple):
 
     marginals: Tensor  # [N, K] p(z_t | all steps)
     starts: Tensor  # [K] expected number of sequences that start in a state
-    transitions: Tensor  # [K, K] expected number of moves
+    transitions: Tensor  # [K, K] expected transition counts
     log_normalizers: Tensor  # [B]
 
 
 class Paths(NamedTuple):
-    """Log weights of paths, all in double precision; -inf forbids."""
+    """The log weights of paths, all in double precision; -inf forbids a state or a transition."""
 
     start: Tensor  # [K]
     transition: Tensor  # [K, K], from row to column
     emission: Tensor  # [N, K]
     lengths: list[int]
-    slices: Tensor | None  # [N] a step is allowed if its log weight is larger, and then weighs 1
+    slices: Tensor | None  # [N] a transition is allowed if its log weight is above the slice, and then has weight 1
 
     @classmethod
     def of(
@@ -72,7 +72,7 @@ def sample_in_logs(paths: Paths, uniforms: Tensor) -> Tensor:
 
 
 def smooth_in_logs(paths: Paths) -> Smoothed:
-    """Marginals [N, K] of every step and expected numbers of moves."""
+    """Marginals [N, K] of every step and expected transition counts."""
     messages, log_weights = _messages(paths)
     emission, last = pad_sequences(paths.emission, paths.lengths), _last(paths)
     K = len(paths.start)
@@ -120,7 +120,7 @@ def _messages(paths: Paths) -> tuple[Tensor, Tensor]:
         start = _allowed(start, slices[:, :1])
     message = start + emission[:, 0]
     total = message.logsumexp(1, keepdim=True)
-    # small numbers keep their digits: totals apart from the messages
+    # normalized messages and separate totals, to lose no digits
     messages, log_weights = [message - total], total.squeeze(1)
     for t in range(1, emission.shape[1]):
         inside = (t <= last).unsqueeze(1)
@@ -133,7 +133,7 @@ def _messages(paths: Paths) -> tuple[Tensor, Tensor]:
 
 
 def _step(paths: Paths, slices: Tensor | None, t: int) -> Tensor:
-    """Log weights of the step into t, [K, K], or [B, K, K] with slices."""
+    """Log weights of the transitions into step t, [K, K], or [B, K, K] with slices."""
     return paths.transition if slices is None else _allowed(paths.transition, slices[:, t, None, None])
 
 

@@ -1,1 +1,1 @@
-"""The engine around every kernel: chains, processes, checkpoints, interrupts, reports and files."""
+"""The engine that runs kernels: chains, processes, checkpoints, interrupts, reports and files."""

@@ -1,8 +1,8 @@
-"""Do the chains of a fit agree? Several are compared with each other, a single one with a short one from elsewhere.
+"""Checks whether chains agree: several chains of a fit are compared, a single one with a short chain from elsewhere.
 
-A single chain looks sure in any mode. Where the number of chains is left open, a short one therefore starts in another
-place, and its draws are compared with as many of the first one's, evenly spaced. It is dropped then, and a warning says
-if it ended elsewhere. Not if its log joint is lower: it may still be warming up, or be in a lesser mode.
+A single chain looks certain in any mode. If the number of chains is left open, a short chain therefore starts from
+another place, and its draws are compared with as many, evenly spaced draws of the fit's chain. It is then dropped, and
+a warning says if it ended elsewhere, unless its log joint is lower: it may still be warming up, or be in a lesser mode.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ def warn_of_chains(posterior: Any) -> None:
 
 
 def warn_of_elsewhere(posterior: Any, chain: Chain, sweeps: Sweeps, short: Sweeps) -> None:
-    """Sweep a short chain, and warn if it is elsewhere than the chain of a fit, at no lower log joint.
+    """Run a short chain, and warn if it ends elsewhere than the chain of a fit, at no lower log joint.
 
     Parameters
     ----------
-    posterior, chain, sweeps : of the fit, with its only chain, and what that was made by
-    short : what the other chain is made by, Ctrl-C raised
+    posterior, chain, sweeps : the fit's posterior, its only chain, and the `Sweeps` that made it
+    short : the `Sweeps` of the other chain; Ctrl-C is raised
     """
     try:
         (other,) = run(short)
     except KeyboardInterrupt:
         if sweeps.schedule.on_interrupt == "raise":
             raise
-        return  # the chain itself is whole
+        return  # the fit's own chain is complete
     number = len(other.draws)
     places = torch.linspace(0, len(chain.draws) - 1, number).round().int().tolist()
     samples = structure_of(posterior.model).stack([*(chain.draws[place] for place in places), *other.draws])
@@ -65,9 +65,9 @@ def warn_of_elsewhere(posterior: Any, chain: Chain, sweeps: Sweeps, short: Sweep
 
 
 def _kept(chain: Chain, sweeps: Sweeps) -> Tensor:
-    """The values [S] of the sweeps whose draws are kept."""
+    """The values [S] of the sweeps whose draws were kept."""
     kept = [value for step, value in enumerate(chain.values) if sweeps.schedule.keep(step)]
     return torch.tensor(kept, dtype=torch.float64)
 
 
-_LARGE_RATIO, _FAR_BELOW = 1.5, 1.0  # few draws look closer to each other than they are
+_LARGE_RATIO, _FAR_BELOW = 1.5, 1.0  # few draws seem closer to each other than they are

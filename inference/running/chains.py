@@ -1,4 +1,4 @@
-"""What the chains of a fit have done so far, all that a checkpoint holds, and the labels of points in their draws."""
+"""The chains of a fit, the parts of their states that ranks share, and the storage of assignments in draws."""
 
 from __future__ import annotations
 
@@ -14,29 +14,28 @@ from ...models import host
 from ..structures import Draw
 
 State = Any
-"""What a chain goes on from: a frozen dataclass of tensors and plain data, of the kernel's own class."""
+"""The state of a chain: a frozen dataclass of tensors and plain data, of the kernel's own class."""
 
 OfRows = Annotated[Tensor, "N"]
-"""The type of the fields [N, ...] of a state that have an entry for each row: of each rank those of its own."""
+"""The type of a state's fields [N, ...] with an entry for each row; each rank has those of its own rows."""
 
 OfTokens = Annotated[Tensor, "M"]
-"""The same of fields [M, ...] with an entry for each token of the documents."""
+"""The type of fields [M, ...] with an entry for each token of the documents."""
 
 OfEntries = Annotated[Tensor, "nnz"]
-"""The same of fields [nnz, ...] with an entry for each word of each document."""
+"""The type of fields [nnz, ...] with an entry for each word of each document."""
 
 SUM = "sum over ranks"
 PartOfSum = Annotated[Tensor, SUM]
-"""The type of the fields [...] of a state that are sums over the rows of each rank: their sum over all is what counts.
-"""
+"""The type of fields [...] that are sums over the rows of a rank; only their sum over all ranks has a meaning."""
 
 News = dict[str, Any]
-"""The fields of a chain, the state of its generator in place of the generator; of values, times, draws the latest."""
+"""The fields of a chain, with the state of its generator; of values, times and draws those since the last news."""
 
 
 @dataclass
 class Chain:
-    """What one chain (or restart) has done so far."""
+    """The progress of one chain (or restart)."""
 
     state: State
     generator: torch.Generator
@@ -48,14 +47,14 @@ class Chain:
     finished: bool = False
 
     def news(self, step: int, num_draws: int) -> News:
-        """What another process must know of the chain that knows so many steps and draws of it."""
-        # a view would take the storage of the whole along
+        """The news for another process that has the chain up to `step` and `num_draws`."""
+        # clone: a view would be sent with the storage of the whole
         draws = [{name: value.clone() for name, value in draw.items()} for draw in self.draws[num_draws:]]
         latest = {"values": self.values[step:], "times": self.times[step:], "draws": draws}
         return {**vars(self), "generator": self.generator.get_state(), **latest}
 
     def add(self, news: News) -> None:
-        """Take over what the chain has done in another process."""
+        """Add the news of this chain from another process."""
         for name, value in news.items():
             known = getattr(self, name)
             if name == "generator":
@@ -67,27 +66,27 @@ class Chain:
 
 
 def chain_of(news: News) -> Chain:
-    """A new chain that has come as far as the news say."""
+    """A new chain with the content of these news."""
     chain = Chain(None, torch.Generator())
     chain.add(news)
     return chain
 
 
 def shares_of(state: type[Any]) -> dict[str, str]:
-    """What ranks have some of each, by the name of the field of a class of states: the axis that is split, or `SUM`."""
+    """The fields of a class of states that are split among ranks, with the axis that is split, or `SUM`."""
     try:
         hints = get_type_hints(state, include_extras=True)
-    except NameError:  # a class of a user, with annotations that only a type checker can read
+    except NameError:  # a user's class, with annotations that only a type checker can read
         return {}
     kinds = ((name, kind) for name, hint in hints.items() for kind in (hint, *get_args(hint)))
     return {name: kind.__metadata__[0] for name, kind in kinds if kind in _SHARED}
 
 
-LABELS = "assignments"  # what they are called in a draw: [N], of the same points in every draw
+LABELS = "assignments"  # the name of the assignments [N] in a draw, of the same points in every draw
 
 
 class LabelRows:
-    """Keeps draws, their labels in the rows of one array [S, N]; a wider type takes over once labels need it."""
+    """Stores the assignments of draws as rows of one array [S, N], of the smallest integer type that holds them."""
 
     def __init__(self, num_draws: int) -> None:
         self._num_draws = num_draws
@@ -95,9 +94,9 @@ class LabelRows:
         self._kept: dict[int, Draw] = {}
 
     def keep(self, draw: Draw, row: int) -> Draw:
-        """The same draw, with its labels [N], if it has any, in a row of the array."""
+        """The draw with its assignments [N], if any, moved to a row of the array."""
         labels, array = draw.get(LABELS), self._array
-        if labels is None or labels.dtype not in _TYPES or labels.ndim != 1:  # another structure's
+        if labels is None or labels.dtype not in _TYPES or labels.ndim != 1:  # of another structure
             return draw
         kind = _smallest_type([labels])
         if array is None or _largest(kind) > _largest(array.dtype):
@@ -107,14 +106,14 @@ class LabelRows:
                 other[LABELS] = array[place]
         array[row] = labels
         if _trim and labels.nbytes >= _LARGE:
-            # what is kept of draws lies between the arrays that sweeps have freed, so that hardly one is used again
+            # draws kept between arrays that sweeps have freed would prevent the reuse of that memory
             _trim(0)
         self._kept[row] = {**draw, LABELS: array[row]}
         return self._kept[row]
 
 
 def stack_labels(draws: list[Tensor]) -> Tensor:
-    """Labels [S, N] of draws [N]: the array whose rows they are, or a new one."""
+    """Assignments [S, N] of draws [N]: the array that holds them as rows, if there is one, otherwise a new one."""
     first, size = draws[0], len(draws[0])
     if first.dtype != torch.int64 and [_place(draw) for draw in draws] == [
         (*_place(first)[:2], _place(first)[2] + index * size) for index in range(len(draws))
@@ -131,9 +130,9 @@ def _place(labels: Tensor) -> tuple[torch.dtype, int, int]:
 
 
 def _smallest_type(draws: list[Tensor]) -> torch.dtype:
-    """The smallest signed type that holds all labels; on a GPU, where to look would take a wait, one that always does.
+    """The smallest signed type that holds all assignments; on a GPU int32, without a wait for the largest one.
 
-    As an index torch takes unsigned bytes for a mask.
+    Not unsigned: torch reads unsigned bytes as a mask when they index.
     """
     if not host.on_cpu(draws[0]):
         return torch.int32
@@ -147,5 +146,5 @@ def _largest(kind: torch.dtype) -> int:
 
 _SHARED = (OfRows, OfTokens, OfEntries, PartOfSum)
 _LARGE = 2**20
-_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None  # glibc's
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None  # of glibc
 _TYPES = (torch.int8, torch.int16, torch.int32, torch.int64)

@@ -1,4 +1,4 @@
-"""Checkpoints: files of chains from which the same fit, and no other, goes on bit for bit."""
+"""Checkpoints: files of chains from which the same fit, and no other, can be resumed bit for bit."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from .shards import Shard, Table, read_shards, write_shards
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint could not be written; the fit goes on without, and the file is as it was."""
+    """A checkpoint could not be written; the fit goes on without it, and the file is unchanged."""
 
 
 class Checkpoint:
-    """A file that chains are written to, whole or not at all, every so many seconds and at the end.
+    """A file to which chains are written atomically, every so many seconds and at the end.
 
-    Ranks write one together, each its rows (see `shards`).
+    Ranks write one together, each its own rows (see `shards`).
     """
 
     def __init__(
@@ -43,7 +43,10 @@ class Checkpoint:
         shard: Shard | None,
         tables: Mapping[str, str],
     ) -> None:
-        """Raises ValueError unless the file can be written. `tables` are the first axes in draws, by name."""
+        """Raises ValueError unless the file can be written.
+
+        `tables` are the first axes of the entries of draws, by name.
+        """
         require_target("checkpoint", path)
         self._path, self._every, self._whose, self._shard, self._tables = path, every, whose, shard, tables
         self._last = time.monotonic()
@@ -54,11 +57,11 @@ class Checkpoint:
         return time.monotonic() - self._last >= self._every
 
     def admit(self, chain: Chain) -> None:
-        """Raise ValueError if what a chain has is more than a file can keep: before it has done any work."""
+        """Raise ValueError if a chain contains something that a file cannot hold; called before any work."""
         plain(_written(chain), "chain")
 
     def write(self, chains: list[Chain]) -> None:
-        """Write the chains; warn if that fails, since a fit is worth more than its file."""
+        """Write the chains; only warn if that fails, so that the fit is not lost."""
         content = {"chains": [_written(chain) for chain in chains], "fingerprint": self._whose}
         try:
             if self._shard is None or (those := ranks()) is None:
@@ -81,8 +84,7 @@ def read_chains(
     shard: Shard | None,
     tables: Mapping[str, str],
 ) -> list[Chain]:
-    """The chains of a checkpoint, with states of this class. A rank gets the rows of its shard, whatever ranks wrote
-    them.
+    """Read the chains of a checkpoint, with states of this class; a rank gets the rows of its shard.
 
     Raises
     ------
@@ -98,14 +100,14 @@ def read_chains(
 
     content = read_shards(path, "checkpoint", device, None if shard is None else shard.parts, mark)
     chains = [_read_chain(written, state, device) for written in content["chains"]]
-    for name in _sums_of(state) if shard is not None and shard.number else []:  # the first rank has it
+    for name in _sums_of(state) if shard is not None and shard.number else []:  # the first rank has the sum
         for chain in chains:
             chain.state = replace(chain.state, **{name: torch.zeros_like(getattr(chain.state, name))})
     return chains
 
 
 def _marked(content: dict[str, Any], state: type[Any], tables: Mapping[str, str], shard: Shard) -> dict[str, Any]:
-    """The content with what ranks have some of each known as such: fields of states, and tables of draws."""
+    """The content with a `Table` for each part that is split among ranks: fields of states, and entries of draws."""
 
     def mark(part: dict[str, Any], axes: Mapping[str, str]) -> dict[str, Any]:
         own = {name: axis for name, axis in axes.items() if axis in shard.sizes and isinstance(part.get(name), Tensor)}
@@ -119,7 +121,7 @@ def _marked(content: dict[str, Any], state: type[Any], tables: Mapping[str, str]
 
 
 def _require_together(content: dict[str, Any], those: Ranks) -> None:
-    """Raise ValueError on all ranks unless what should be common to them is the same on each."""
+    """Raise ValueError on all ranks unless the parts that are not split are the same on each."""
     chains = [{name: chain[name] for name in ("state", "generator", "values", "step")} for chain in content["chains"]]
     states = [
         {name: part for name, part in chain.pop("state").items() if not isinstance(part, Table)} for chain in chains
@@ -133,7 +135,7 @@ def _require_together(content: dict[str, Any], those: Ranks) -> None:
 
 
 def _written(chain: Chain) -> dict[str, Any]:
-    """A chain as tensors and plain data; what ranks have parts of is there as a whole."""
+    """A chain as tensors and plain data; sums over ranks are complete."""
     parts = _sums_of(type(chain.state))
     state = {item.name: getattr(chain.state, item.name) for item in dataclasses.fields(chain.state)}
     return {
@@ -146,7 +148,7 @@ def _written(chain: Chain) -> dict[str, Any]:
 
 
 def _sums_of(state: type[Any]) -> list[str]:
-    """The names of the fields of a state that are sums over ranks, of which each rank has its part."""
+    """The names of a state's fields that are sums over ranks, of which each rank has its part."""
     return [name for name, share in shares_of(state).items() if share == SUM]
 
 
@@ -170,10 +172,10 @@ def _read_chain(written: Any, state: type[Any], device: torch.device) -> Chain:
 
 
 def _types(state: type[Any]) -> dict[str, Any]:
-    """The types of those fields of a state whose annotations are plain types."""
+    """The types of the fields of a state with plain types as annotations."""
     try:
         hints = typing.get_type_hints(state)
-    except NameError:  # a class of a user, with annotations that only a type checker can read
+    except NameError:  # a user's class, with annotations that only a type checker can read
         return {}
     found = {}
     for name, hint in hints.items():
@@ -183,7 +185,7 @@ def _types(state: type[Any]) -> dict[str, Any]:
 
 
 def _require_steps(written: dict[str, Any]) -> None:
-    """Raise ValueError unless a chain has a value and a time of each step, and draws of one kind."""
+    """Raise ValueError unless a chain has a value and a time for each step, and draws of one kind."""
     step, draws = written["step"], written["draws"]
     for name in ("values", "times"):
         found = written[name]
@@ -196,7 +198,7 @@ def _require_steps(written: dict[str, Any]) -> None:
 
 
 def kind_of(draw: Draw) -> dict[str, tuple[torch.dtype, int]]:
-    """What the draws of a chain share, by name: type and number of axes; labels are of whichever integer type."""
+    """Type and number of axes of each entry of a draw, which all draws share; assignments may have any integer type."""
     return {name: (torch.int64 if name == LABELS else value.dtype, value.ndim) for name, value in draw.items()}
 
 

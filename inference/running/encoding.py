@@ -1,13 +1,14 @@
-"""Plain data as JSON text, and the tensors in it by name.
+"""Plain data as JSON text that refers to tensors by name.
 
-Text, finite numbers, lists and dicts whose keys are text are what JSON has for them. The rest is an object of one key:
+Text, finite numbers, lists and dicts with text as keys are written as in JSON. Everything else is an object with one
+key:
 
     {"$tensor": name}  {"$tensor": [name, device]}  {"$tuple": [...]}  {"$dict": [[key, value], ...]}
     {"$float": "inf"}  {"$bytes": hex}  {"$dtype": name}  {"$device": name}  {"$axes": [axes, tensor]}
 
-The last is a tensor whose axes lie in memory in another order than their own, as those of Cholesky factors do. The file
-has it in the order of memory, and `permute(axes)` gives it back: products of another layout round in another way, so
-that a chain would not go on bit for bit.
+"$axes" is for a tensor whose axes are in another order in memory, as those of Cholesky factors. The file has it in the
+order of memory, and `permute(axes)` restores it: products of another memory layout round differently, so that a chain
+would not be resumed bit for bit.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ import torch
 from torch import Tensor
 
 Getter = Callable[[str, str], Tensor]
-"""The tensor of a name, and the device that it was on."""
+"""A function (name, device that the tensor was on) -> tensor."""
 
 
 def encoded(content: Any) -> tuple[str, dict[str, Tensor]]:
-    """Text in ASCII, and tensors [...] by the name of their place, of what `plain` returns.
+    """ASCII text, and tensors [...] by the name of their place in it, for content as `plain` returns it.
 
     Raises
     ------
@@ -38,7 +39,7 @@ def encoded(content: Any) -> tuple[str, dict[str, Tensor]]:
 
 
 def decoded(text: str, tensor: Getter) -> Any:
-    """The content that `encoded` gave; lists are as long, and dicts as large, as they are in the text.
+    """The inverse of `encoded`; lists and dicts are no larger than they are in the text.
 
     Raises
     ------
@@ -89,7 +90,7 @@ def _encoded_tensor(value: Tensor, place: str, tensors: dict[str, Tensor]) -> An
 
 
 def _named(tensor: Tensor, place: str, tensors: dict[str, Tensor]) -> Any:
-    """The name that a tensor goes by from here on, and its device if that is another one than the CPU."""
+    """Store a tensor under a new name; return the name, with the device unless it is the CPU."""
     name = re.sub(r"[^\w.]", "_", place[-_LONGEST_NAME:], flags=re.ASCII) or "content"
     if name in tensors or name == "__metadata__":
         name = f"{name}~{len(tensors)}"

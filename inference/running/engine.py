@@ -1,8 +1,8 @@
-"""What surrounds every kernel: chains, progress, checkpoints, interrupts. Written once for all backends and models.
+"""The engine that runs the kernels of all backends and models: chains, progress, checkpoints, interrupts.
 
-A kernel is a few functions on an immutable state. The engine calls `sweep` again and again, records `value` with the
-elapsed seconds, keeps `draw` when asked to, and can write all of it to a checkpoint from which a later run goes on bit
-for bit. Chains run one after another, or side by side in processes of their own (`processes`), with the same draws.
+A kernel is a few functions on an immutable state. The engine calls `sweep` repeatedly, records `value` with the elapsed
+seconds, keeps `draw` when asked to, and can write all of it to a checkpoint, from which a later run continues bit for
+bit. Chains run one after another, or in parallel in processes of their own (`processes`), with the same draws.
 """
 
 from __future__ import annotations
@@ -48,8 +48,7 @@ class FitInterrupted(UserWarning):
 
 
 def run(sweeps: Sweeps) -> list[Chain]:
-    """All chains of a fit; Ctrl-C ends each of them with the last sweep that was finished, and is raised if the
-    schedule says so.
+    """Run all chains of a fit; Ctrl-C ends them after the last complete sweep, and is raised if the schedule says so.
 
     Raises
     ------
@@ -69,36 +68,36 @@ def run(sweeps: Sweeps) -> list[Chain]:
             fit.write()
             if schedule.on_interrupt == "raise" or not fit.reached():
                 raise KeyboardInterrupt from None
-            # of a call by `Backend.finish`
+            # the caller of `Backend.finish`
             warnings.warn(fit.how_far(), FitInterrupted, stacklevel=4)
         else:
             fit.write()
-    if schedule.on_interrupt == "raise" and any(agreed(fit.interrupts.noted)):  # after the last sweep
+    if schedule.on_interrupt == "raise" and any(agreed(fit.interrupts.noted)):  # noted after the last sweep
         raise KeyboardInterrupt
     return fit.reached()
 
 
 class _Fit:
-    """A fit in the middle: its chains, and the steps that `run` takes."""
+    """A running fit: its chains, and the steps of `run`."""
 
     bar: tqdm
 
     def __init__(self, sweeps: Sweeps) -> None:
         self.sweeps, self.schedule = sweeps, sweeps.schedule
         self.chains: dict[int, Chain] = {}
-        self.found: dict[int, int] = {}  # steps of chains that come from a file
+        self.found: dict[int, int] = {}  # number of steps of each chain that was read from a file
         self.interrupts = Interrupts()
         self.checkpoint: Checkpoint | None = None
         self.num_kept = self.schedule.num_kept  # draws of each chain
         self.rows = LabelRows(self.num_kept * self.schedule.num_chains)
-        # ranks have processes of their own, and take the chains in one order
+        # ranks are processes already, and run the chains in the same order
         alone = ranks() is None
         self.may_share = alone and self.schedule.num_chains > 1 and self.schedule.num_jobs != 1
         self.started, self.num_swept = _spent(), 0
         self.asked = self._flags
 
     def open_files(self) -> None:
-        """Read the chains to go on from, and check that a checkpoint can be written, before any work is done."""
+        """Read the chains to resume, and check that a checkpoint can be written, before any work."""
         path, schedule = self.schedule.resume, self.schedule
         if schedule.checkpoint is None and path is None:
             return
@@ -125,7 +124,7 @@ class _Fit:
             self._keep(index, 0)
 
     def _require_sound(self, chain: Chain) -> None:
-        """Raise ValueError if the kernel cannot go on from a chain of the file."""
+        """Raise ValueError if the kernel cannot continue a chain of the file."""
         due = sum(map(self.schedule.keep, range(chain.step)))
         if len(chain.draws) != due:
             raise ValueError(f"The file has {len(chain.draws)} draws of a chain, not {due}; regbayes did not write it.")
@@ -134,9 +133,9 @@ class _Fit:
         try:
             finite = not chain.step or math.isfinite(self.sweeps.value(chain.state))
             present = (self.sweeps.finished if ended else self.sweeps.drawn)(chain.state)
-        except Exception as error:  # whatever kernels raise on what is no state of theirs
+        except Exception as error:  # whatever a kernel raises on a state that is not its own
             raise _no_state(error) from None
-        labelled = due or ended or len(present.get(LABELS, ()))  # amid stochastic steps a state may keep no labels
+        labelled = due or ended or len(present.get(LABELS, ()))  # amid stochastic steps a state may lack assignments
         sizes = [_sizes(draw, self.sweeps.model) for draw in ([present, *chain.draws] if labelled else [])]
         finite = finite and not any(bool(value.isnan().any()) for value in present.values())
         alike = all(size == sizes[0] for size in sizes) and (not due or kind_of(present) == kind_of(chain.draws[-1]))
@@ -144,7 +143,7 @@ class _Fit:
             raise foreign("a state and draws that differ in kind")
 
     def _require_rows(self, chain: Chain) -> None:
-        """Raise ValueError if a state has entries for other rows than those that are here."""
+        """Raise ValueError if a state has entries for other rows than the data."""
         data = self.sweeps.data
         sizes = {"N": getattr(data, "num_own", data.num_data), **getattr(data, "axes", {})}
         for name, axis in shares_of(type(chain.state)).items():
@@ -153,7 +152,7 @@ class _Fit:
                 raise foreign(f"{name} of shape {list(found.shape)} for {sizes[axis]} rows")
 
     def show(self) -> tqdm:
-        """A bar of all sweeps."""
+        """A progress bar over all sweeps."""
         return tqdm(
             total=self.schedule.num_steps * self.schedule.num_chains,
             initial=sum(chain.step for chain in self.chains.values()),
@@ -181,7 +180,7 @@ class _Fit:
         ]
 
     def _run_here(self, index: int) -> None:
-        """Sweep a chain to its end, or until it pays to share the chains with other processes."""
+        """Run a chain to its end, or until it pays to distribute the chains among processes."""
         if index not in self.chains:
             self._admit(index, self.sweeps.start(index, self.interrupts))
         chain = self.chains[index]
@@ -202,7 +201,7 @@ class _Fit:
         except Exception as error:
             if chain.step != self.found.get(index):
                 raise
-            raise _no_state(error) from error  # it comes from a file, and is of other shapes
+            raise _no_state(error) from error  # the state comes from a file and has other shapes
 
     def _admit(self, index: int, chain: Chain) -> None:
         if self.checkpoint:
@@ -210,13 +209,13 @@ class _Fit:
         self.chains[index] = chain
 
     def _keep(self, index: int, num_draws: int) -> None:
-        """Move the labels of new draws into the array that holds those of all draws."""
+        """Move the assignments of new draws into the array that holds those of all draws."""
         draws, first = self.chains[index].draws, index * self.num_kept
         for place in range(num_draws, len(draws)):
             draws[place] = self.rows.keep(draws[place], first + place)
 
     def _look(self) -> None:
-        """Ask all ranks whether to stop and whether to write; the value of the sweep brings the answers."""
+        """Ask all ranks whether to stop and whether to write; the answers arrive with the value of the sweep."""
         if ranks() is not None:
             self.asked = agreed_later(*self._flags())
 
@@ -234,14 +233,14 @@ class _Fit:
             raise FitStopped
 
     def write(self) -> None:
-        """Write the checkpoint if one was asked for and a chain has begun."""
+        """Write the checkpoint, if one was asked for and a chain has begun."""
         if self.checkpoint and self.reached():
             self.checkpoint.write(self.reached())
 
-    # -- side by side --------------------------------------------------------------------------------------------------
+    # -- parallel chains -----------------------------------------------------------------------------------------------
 
     def _num_useful(self, unfinished: list[int]) -> int:
-        """The number of processes to use: as many as were asked for, or more than one once that saves much time."""
+        """The number of processes to use: as many as asked for; by default more than one once that saves much time."""
         asked, seconds = self.schedule.num_jobs is not None, _spent() - self.started
         if not self.may_share or not (asked or (seconds >= _PATIENCE and self.num_swept)):
             return 1
@@ -251,12 +250,11 @@ class _Fit:
         left = [
             self.schedule.num_steps - (self.chains[index].step if index in self.chains else 0) for index in unfinished
         ]
-        saved = sum(left) - math.ceil(len(left) / number) * max(left)  # no chain is in two processes
+        saved = sum(left) - math.ceil(len(left) / number) * max(left)  # a chain is in one process at a time
         return number if seconds / self.num_swept * saved > _WORTH else 1
 
     def _run_apart(self, unfinished: list[int], number: int) -> None:
-        """Sweep the chains in processes of their own. This process goes on with the chains of processes that were
-        killed."""
+        """Run the chains in processes of their own; this process continues the chains of processes that were killed."""
         self.may_share = False
         try:
             with closing(sweep_apart(self.sweeps, number, unfinished, self.chains, self.interrupts)) as reports:
@@ -270,9 +268,9 @@ class _Fit:
                 ) from None
 
     def _take(self, index: int, report: Report) -> None:
-        """Add what a process has done to the fit's own chain, as if the sweeps had been made here."""
+        """Add a report to the fit's own chain, as if the sweeps had been made here."""
         for warned in report.warned:
-            warnings.warn(warned, stacklevel=7)  # of a call of `Backend.fit`
+            warnings.warn(warned, stacklevel=7)  # the caller of `Backend.fit`
         if report.news is not None:
             step, num_draws = 0, 0
             if chain := self.chains.get(index):
@@ -300,7 +298,7 @@ class _Fit:
         return [self.chains[index] for index in itertools.takewhile(self.chains.__contains__, itertools.count())]
 
     def how_far(self) -> str:
-        """What a fit that was stopped says."""
+        """The message for a fit that was interrupted."""
         chains, schedule = self.reached(), self.schedule
         which = [place for place, chain in enumerate(chains) if self.sweeps.unfinished(chain)] or [len(chains) - 1]
         steps, numbers = (
@@ -322,7 +320,7 @@ def _what_there_is(chains: list[Chain], schedule: Schedule) -> str:
 
 
 def _sizes(draw: Draw, model: Model) -> dict[str, int]:
-    """The lengths of the axes of one draw, without the number of components; ValueError if they do not fit together."""
+    """The lengths of the axes of one draw, except the number of components; ValueError if they are inconsistent."""
     if (record := _record_of(model)) is None:
         return {}
     samples = {name: value.unsqueeze(0) for name, value in draw.items()}
@@ -343,10 +341,10 @@ def _no_state(error: Exception) -> ValueError:
 
 
 def _spent() -> float:
-    """CPU seconds of this thread, without those of compilation."""
+    """CPU seconds of this thread, without compilation."""
     return time.thread_time() - COMPILATION.seconds
 
 
-# CPU seconds: by the clock, a busy machine would make short fits start processes, and wait for them
-_PATIENCE = 4.0  # of a fit from which on processes may help
-_WORTH = 6.0  # that they must save: to start takes two or three
+# CPU seconds: by wall time, a busy machine would make short fits start processes and wait for them
+_PATIENCE = 4.0  # seconds of a fit before it may start processes
+_WORTH = 6.0  # seconds that processes must save; starting them takes two or three

@@ -1,12 +1,13 @@
-"""Files of tensors and plain data: written whole or not at all, read without running code, every changed byte noticed.
+"""Files of tensors and plain data: written atomically, read without running code, and checked against changes.
 
-A file is one of the safetensors format, which any of its tools opens: the length of a header, the header as JSON, and
-the tensors one after another. Ours begins its header by
+A file has the safetensors format: the length of a header, the header as JSON, and the tensors one after another. The
+header begins with
 
     {"__metadata__":{"regbayes":"<schema> <release> <sha256 of the file, zeros in this place>","kind":...,"content":...
 
-with all that is no tensor as JSON in `content` (see `encoding`). The digest notices accidents: a disk that forgets, a
-copy that was cut short. It is no signature: who changes a file on purpose can write the digest that goes with it.
+and `content` is JSON with everything that is not a tensor (see `encoding`). The digest detects accidents, such as a
+damaged disk or an incomplete copy. It is no signature: whoever changes a file on purpose can also write the digest that
+fits.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ SCHEMA = 3
 
 
 def path_text(name: str, path: Any) -> str:
-    """The path as text; ValueError if it is none. `name` is that of the argument."""
+    """The path as text; ValueError if it is no path. `name` is the argument's name in messages."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text:
         raise ValueError(f"{name} is {shown(path)}; expected the path of a file.")
@@ -49,7 +50,7 @@ def path_text(name: str, path: Any) -> str:
 
 
 def require_target(name: str, path: Any) -> Path:
-    """The file that `path` stands for; `name` is that of the argument.
+    """The file that `path` refers to; `name` is the argument's name in messages.
 
     Raises
     ------
@@ -73,9 +74,9 @@ def require_target(name: str, path: Any) -> Path:
 
 
 def write_file(path: str | os.PathLike[str], kind: str, content: dict[str, Any]) -> None:
-    """Write tensors and plain data so that the file is either the old one or the whole new one.
+    """Write tensors and plain data atomically: the file is the old one or the complete new one.
 
-    It takes no second copy of the tensors in memory; of those on another device or with gaps one at a time.
+    Tensors are not copied in memory, except one at a time those on another device or with gaps.
 
     Raises
     ------
@@ -128,7 +129,7 @@ def read_file(path: str | os.PathLike[str], kind: str, device: Any = None) -> di
 
 
 def foreign(what: str) -> ValueError:
-    """The error to raise on content that regbayes does not write."""
+    """The error for content that regbayes does not write."""
     return ValueError(f"The file has {what}. It was not written by regbayes.")
 
 
@@ -146,10 +147,10 @@ def require_entries(content: Any, name: str, kinds: dict[str, type]) -> None:
 
 
 def _parts(kind: str, content: dict[str, Any]) -> Iterator[Any]:
-    """What a file consists of, as bytes: the start, whose digest is left open, and each tensor."""
+    """The bytes of a file in parts: the start, with zeros for the digest, and each tensor."""
     text, tensors = encoded(content)
     entries, end = {}, 0
-    tensors = dict(sorted(tensors.items(), key=lambda item: -item[1].element_size()))  # each at a multiple of its size
+    tensors = dict(sorted(tensors.items(), key=lambda item: -item[1].element_size()))  # aligned offsets
     for name, tensor in tensors.items():
         start, end = end, end + tensor.numel() * tensor.element_size()
         entries[name] = {"dtype": TENSOR_TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
@@ -180,7 +181,7 @@ def _write(file: BinaryIO, parts: Iterator[Any]) -> None:
 
 
 def _require_whole(file: BinaryIO, name: str, kind: str) -> None:
-    """Raise ValueError unless the digest of a file is that of its bytes, and its schema that of this release."""
+    """Raise ValueError unless a file's digest is that of its bytes and its schema that of this release."""
     start = file.read(_CHUNK)
     found = _START.match(start)
     if not found:
@@ -222,11 +223,11 @@ def _content(opened: Any, name: str, kind: str, device: Any) -> dict[str, Any]:
 
 
 class _Elsewhere(ValueError):
-    """A device that this machine does not have."""
+    """The file names a device that this machine does not have."""
 
 
 def _on(tensor: Tensor, device: Any, name: str) -> Tensor:
-    """A tensor of its own on a device: what the library gives is the file itself, which may change."""
+    """A copy of a tensor on a device; the library's own tensor is a view of the file, which may change."""
     try:
         if torch.device(device).type == "meta":
             raise RuntimeError("it has no memory")
@@ -247,7 +248,7 @@ def _broken(name: str, kind: str) -> ValueError:
 
 @contextmanager
 def partial_file(target: Path) -> Iterator[Path]:
-    """A name beside a file to write to, and to take away whatever happens."""
+    """A temporary name beside a file, removed at the end whatever happens."""
     partial = target.with_name(f".{secrets.token_hex(8)}.partial")
     try:
         yield partial
@@ -258,6 +259,6 @@ def partial_file(target: Path) -> Iterator[Path]:
 
 _OPEN = "0" * 64  # in the place of the digest
 _START = re.compile(rb'.{8}\{"__metadata__":\{"regbayes":"(\d{1,9}) ([!#-~]{1,100}) ([0-9a-f]{64})"', re.DOTALL)
-_LONGEST = 100_000_000  # of a header, by the library
+_LONGEST = 100_000_000  # the library's limit on a header
 _CHUNK = 2**20
 _MISSING = object()

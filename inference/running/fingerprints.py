@@ -1,4 +1,4 @@
-"""What tells a fit from another: values by name, and digests of tensors, the same however ranks split the rows."""
+"""Fingerprints of fits: values by name and digests of tensors, which do not depend on how ranks split the rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Fingerprint = dict[str, Any]
 
 
 def fingerprint(**parts: Any) -> Fingerprint:
-    """What tells a fit from another, by name: values, and digests of tensors and of whatever is long.
+    """The fingerprint of a fit: values by name, with digests in place of tensors and long texts.
 
     Raises
     ------
@@ -31,10 +31,10 @@ def fingerprint(**parts: Any) -> Fingerprint:
 
 
 def difference(theirs: Fingerprint, ours: Fingerprint) -> str:
-    """The first difference between the fit of a checkpoint and this one, and what to do; "" if there is none."""
+    """The first difference between a checkpoint's fit and this one, with a remedy; "" if there is none."""
     for name in [*ours, *theirs]:
         one, other = theirs.get(name, "missing"), ours.get(name, "missing")
-        if one != other and not (one != one and other != other):  # NaN is itself here
+        if one != other and not (one != one and other != other):  # NaN counts as equal to NaN
             return _difference(name, one, other)
     return ""
 
@@ -70,8 +70,8 @@ def _is_digest(value: Any) -> bool:
 
 
 def _described(name: str, value: Any) -> Any:
-    """Plain data with digests for tensors; a data set by its fields, but for those that follow from others."""
-    if hasattr(value, "rows"):  # of exchangeable rows, `RowData`
+    """Plain data with digests in place of tensors; of a data set the fields that do not follow from others."""
+    if hasattr(value, "rows"):  # `RowData`: exchangeable rows
         keys = [item.name for item in dataclasses.fields(cast(Any, value)) if item.name not in value.follow]
         return {key: _digest_of_rows(getattr(value, key)) for key in keys}
     if hasattr(value, "sampled"):  # `Stream`
@@ -92,8 +92,10 @@ def _described(name: str, value: Any) -> Any:
 
 
 def _described_sources(name: str, value: Any) -> dict[str, Any]:
-    """The rows of the streams of all ranks, where a fit sees all of them in each sweep; else each stream by its own
-    number, as far as a fit reads it before its first step."""
+    """The rows of the streams of all ranks together if a fit reads all of them in each sweep; otherwise each stream.
+
+    Of a single stream it describes the rows that a fit reads before its first step.
+    """
     if value.marks:
         return _described_passes(value)
     with among(None):
@@ -105,7 +107,7 @@ def _described_sources(name: str, value: Any) -> dict[str, Any]:
 
 
 def _described_passes(value: Any) -> dict[str, Any]:
-    """The same for whatever blocks of however many ranks, by a further pass over the rows."""
+    """`_described_sources` for fits that read all rows, whatever the blocks and ranks; takes one more pass."""
     at, total = span(value.num_own)
     kept = [key for key in ("X", "targets") if getattr(value.first, key).shape[1]]
 
@@ -126,7 +128,7 @@ def _digest(tensor: Tensor) -> str:
 
 
 def _digest_of_rows(table: Rows | None) -> str:
-    """A digest of the rows [N, ...] of all ranks: the sum of one number a row, made from its entries and its place."""
+    """A digest of the rows [N, ...] of all ranks: the sum over rows of a hash of the row's entries and its number."""
     if table is None:
         return "none"
     start, total = span(len(table))
@@ -134,7 +136,7 @@ def _digest_of_rows(table: Rows | None) -> str:
 
 
 def _sum_of_rows(table: Rows, start: int) -> Tensor:
-    """One number [] of rows [n, ...], the first of which has the number `start` among all."""
+    """The sum [] of the hashes of rows [n, ...]; the first one has number `start` among all rows."""
     found = torch.zeros((), dtype=torch.int64, device=table.device)
     for rows in row_chunks(table, 4 * table.shape[1:].numel()):
         some = table[rows]
@@ -150,7 +152,7 @@ def _sum_of_rows(table: Rows, start: int) -> Tensor:
 
 
 def _shown(table: Rows, total: int, found: int) -> str:
-    """The digest of so many rows like those of a table, from the sum of their numbers."""
+    """The digest of `total` rows like those of a table, from the sum of their hashes."""
     kind, shape = "" if isinstance(table, Tensor) else " sparse", [total, *table.shape[1:]]
     return f"{table.dtype}{kind} {shape} {found % 2**64:016x}".removeprefix("torch.")
 
@@ -161,7 +163,7 @@ def _words(entries: Tensor) -> Tensor:
 
 
 def _mixed(words: Tensor) -> Tensor:
-    """Numbers [...] int64 all of whose bits depend on all bits of those given (Stafford 2011, mix 13)."""
+    """Hashes [...] int64 in which every bit depends on all bits of the argument (Stafford 2011, mix 13)."""
     for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
         words = (words ^ (words >> shift & (1 << 64 - shift) - 1)) * factor
     return words ^ (words >> 31 & (1 << 33) - 1)

@@ -1,8 +1,8 @@
-"""Ctrl-C while a fit runs: raised at once in work that can be dropped, noted anywhere else.
+"""Ctrl-C during a fit: raised at once in work that can be dropped, only noted anywhere else.
 
-A sweep makes a new state and leaves the old one as it is, so that an unfinished one can be dropped. What must not be
-cut in two, such as writing down what a sweep has made, goes on to its end; so does an import, since Python cannot
-import again what was imported by half.
+A sweep makes a new state and does not change the old one, so an unfinished sweep can be dropped. Work that must not be
+interrupted, such as storing the result of a sweep, is completed; so is an import, since Python cannot repeat an import
+that was interrupted.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ...models.sums import ranks
 
 
 class FitStopped(KeyboardInterrupt):
-    """Ctrl-C, raised where nothing is lost but the work at hand."""
+    """Ctrl-C, raised where only the present work is lost."""
 
 
 class Interrupts:
-    """Takes Ctrl-C while it is `caught`. A second one is raised as KeyboardInterrupt, wherever it comes."""
+    """Handles Ctrl-C within `caught`; a second one is raised as KeyboardInterrupt at once."""
 
     def __init__(self) -> None:
         self.noted = self._droppable = False
@@ -30,7 +30,7 @@ class Interrupts:
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """Take Ctrl-C here; in the main thread alone, as Python does, and not where it is ignored."""
+        """Handle Ctrl-C here, if this is the main thread and Ctrl-C is not ignored."""
         previous = signal.getsignal(signal.SIGINT)
         if threading.current_thread() is not threading.main_thread() or previous in (signal.SIG_IGN, None):
             yield
@@ -80,4 +80,4 @@ def _imports(frame: FrameType | None) -> bool:
     return frame is not None
 
 
-_MOMENT = 0.05  # seconds until it is tried again
+_MOMENT = 0.05  # seconds until the next attempt

@@ -1,4 +1,4 @@
-"""Plain data, all that files hold: tensors, numbers, text and their like, in lists, tuples and dicts."""
+"""Plain data, the content of files: tensors, numbers, text and similar, in lists, tuples and dicts."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ...models.domains import shown
 
 
 def plain(value: Any, name: str) -> Any:
-    """The value as tensors and plain data; `name` says in a message where it stands.
+    """The value as tensors and plain data; `name` is its place in messages.
 
-    Scalars and arrays of numpy become Python's numbers and text, tensors and lists. Subclasses become their base.
+    Scalars and arrays of numpy become Python's numbers and text, tensors and lists. Subclasses become their base class.
 
     Raises
     ------
@@ -63,10 +63,10 @@ def _plain_numpy(value: Any, name: str) -> Any:
         raise _refused(value, name)
     if isinstance(value, np.generic):
         return value.item()
-    if kind in "USO":  # text, or any objects
+    if kind in "USO":  # text or objects
         return _plain(value.tolist(), name)
     native = np.array(value, dtype=value.dtype.newbyteorder("="))
-    if kind == "u" and size > 1:  # torch hardly knows them
+    if kind == "u" and size > 1:  # torch hardly supports these
         if size == 8 and native.max(initial=0) > np.iinfo(np.int64).max:
             raise _refused(value, name)
         native = native.astype(np.int64)
@@ -74,7 +74,7 @@ def _plain_numpy(value: Any, name: str) -> Any:
 
 
 def _plain_tensor(value: Tensor, name: str) -> Tensor:
-    """Without a gradient."""
+    """The tensor without a gradient."""
     if value.layout != torch.strided or value.is_meta or value.dtype not in TENSOR_TYPES:
         raise _refused(value, name)
     return value.detach().as_subclass(Tensor)
@@ -101,4 +101,4 @@ TENSOR_TYPES = {
     torch.float32: "F32",
     torch.float64: "F64",
 }
-"""The types of the tensors that files keep, by the names that files have for them."""
+"""The types of tensors that files hold, with their names in the files."""

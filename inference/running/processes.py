@@ -1,13 +1,14 @@
-"""Processes that sweep the chains of a fit, while the fit's own process listens.
+"""Processes that run the chains of a fit, while the fit's own process receives their reports.
 
-A process gets the kernel, the model and the data once, by cloudpickle, so that classes and functions of a notebook are
-no hindrance; then one chain after another. It reports what the chain has done, twice a second at most and at its end.
-A chain has a random stream of its own, and as many threads wherever it runs: its draws are the same. A report holds all
-that the chain needs to go on, so that a fit that is stopped, or whose process was killed, loses half a second of it.
+A process gets the kernel, the model and the data once, by cloudpickle, which also sends classes and functions of a
+notebook; then it gets one chain after another. It reports the progress of the chain, at most twice a second, and at the
+end. A chain has a random stream of its own and the same number of threads wherever it runs, so its draws are the same.
+The reports contain all that is needed to continue the chain, so that a fit that is stopped, or whose process was
+killed, loses half a second of it.
 
-Processes are those of one fit. Each ends when its connection does, so that none outlasts the fit, however that ends.
-They are loky's, which need no `if __name__ == "__main__"` in a script; but not those of its executor, which waits for
-ever if a process is killed while its result is on the way.
+Processes belong to one fit. Each ends when its connection does, so that none outlasts the fit, however that ends. They
+are loky's, which need no `if __name__ == "__main__"` in a script; but not of loky's executor, which waits forever if a
+process is killed while its result is being sent.
 """
 
 from __future__ import annotations
@@ -38,23 +39,23 @@ from .sweeps import Sweeps
 
 
 class ProcessLost(UserWarning):
-    """A process that swept a chain was killed; the fit went on with the chain from what it had reported."""
+    """A process that ran a chain was killed; the fit continued the chain from its last report."""
 
 
 def most_jobs(sweeps: Sweeps) -> int:
-    """How many processes the chains of a fit may have: one on other devices, and among ranks."""
+    """The largest number of processes for the chains of a fit: one on other devices, and among ranks."""
     ranked = torch.distributed.is_available() and torch.distributed.is_initialized()
     elsewhere = sweeps.data.X.device.type != "cpu"
     if elsewhere or ranked or current_process().daemon:
         return 1
     if sweeps.schedule.num_jobs is not None:
         return min(sweeps.schedule.num_jobs, sweeps.schedule.num_chains)
-    # a process that has a parent leaves it to that what the cores are for
+    # in a child process, the parent decides how cores are used
     return 1 if parent_process() else min(num_cores(), sweeps.schedule.num_chains)
 
 
 def num_cores() -> int:
-    """The cores that this process may use."""
+    """The number of cores that this process may use."""
     from loky import cpu_count  # loky is for fits that last: to import it takes time
 
     return int(cpu_count())
@@ -66,25 +67,25 @@ class CannotTravel(ValueError):
 
 @dataclass
 class Report:
-    """News of a chain from its process, or that the process has ended."""
+    """A report about a chain from its process, or that the process has ended."""
 
-    news: News | None = None  # since its last report; None: the chain has no state
+    news: News | None = None  # since the last report; None: the chain has no state yet
     ended: bool = False  # whether the process is free for another chain
     warned: list[Warning | str] = field(default_factory=list)
-    error: Exception | None = None  # what ended the chain
-    refusal: str = ""  # why the process can do nothing at all
-    lost: int | None = None  # the exit code of the process, if it has ended before the chain
+    error: Exception | None = None  # the error that ended the chain
+    refusal: str = ""  # why the process cannot run any chain
+    lost: int | None = None  # exit code of a process that ended before its chain
 
 
-# -- the side of the fit -----------------------------------------------------------------------------------------------
+# -- in the process of the fit -----------------------------------------------------------------------------------------
 
 
 def sweep_apart(
     sweeps: Sweeps, number: int, indices: list[int], begun: dict[int, Chain], interrupts: Interrupts
 ) -> Generator[tuple[int, Report], None, None]:
-    """Sweep chains in so many processes; reports, each with the index of its chain.
+    """Run chains in `number` processes; yields reports, each with the index of its chain.
 
-    A chain that has begun goes on from what `begun` has of it. No process is left when the generator is closed.
+    A chain in `begun` is continued. No process is left when the generator is closed.
 
     Raises
     ------
@@ -100,7 +101,7 @@ def sweep_apart(
         with interrupts.droppable():
             for _ in range(number):
                 _start(processes)
-            for connection in processes:  # all of them start meanwhile
+            for connection in processes:  # while this sends, the other processes start
                 _send(connection, fit)
         free = list(processes)
         while True:
@@ -145,7 +146,7 @@ def _heard(connection: Any, processes: dict[Connection, Any]) -> Report:
     except (EOFError, OSError):
         process = processes[connection]
         process.join(_SOON)
-        process.terminate()  # if its connection alone has ended
+        process.terminate()  # if only its connection has ended
         process.join()
         return Report(lost=process.exitcode)
     if report.refusal:
@@ -154,20 +155,20 @@ def _heard(connection: Any, processes: dict[Connection, Any]) -> Report:
 
 
 def _send(connection: Connection, message: bytes) -> None:
-    """Send to the other side. If it has ended, the next attempt to receive will notice."""
+    """Send to the other side; if it has ended, the next attempt to receive fails."""
     with suppress(OSError):
         connection.send_bytes(message)
 
 
 @contextmanager
 def _unheard() -> Iterator[None]:
-    """A context in which new processes ignore Ctrl-C, which a terminal sends to all."""
+    """A context in which new processes ignore Ctrl-C, which a terminal sends to all processes."""
     from loky.backend import resource_tracker as tracker
 
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    for each in (tracker, resource_tracker):  # to start them ends what follows
+    for each in (tracker, resource_tracker):  # starting these would unblock signals
         each.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -176,11 +177,11 @@ def _unheard() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-# -- the side of a process ---------------------------------------------------------------------------------------------
+# -- in a process that runs chains -------------------------------------------------------------------------------------
 
 
 def _work(connection: Connection) -> None:
-    """Sweep the chains that the fit sends, until the fit ends."""
+    """Run the chains that the fit sends, until the fit ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     orders = SimpleQueue[bytes]()
     threading.Thread(target=_hear, args=(connection, orders), daemon=True).start()
@@ -199,7 +200,7 @@ def _work(connection: Connection) -> None:
 
 
 def _hear(connection: Connection, orders: SimpleQueue[bytes]) -> None:
-    """Receive what the fit sends, also while a chain is swept. End the process when the fit ends."""
+    """Receive messages of the fit, also during a sweep; end the process when the fit ends."""
     try:
         while True:
             orders.put(connection.recv_bytes())
@@ -208,7 +209,7 @@ def _hear(connection: Connection, orders: SimpleQueue[bytes]) -> None:
 
 
 class _Chain:
-    """A chain in its process, and how much of it the fit has been told."""
+    """A chain in its process, and how much of it was reported."""
 
     chain: Chain
 
@@ -217,7 +218,7 @@ class _Chain:
         self._step = self._num_draws = 0
 
     def sweep(self, sweeps: Sweeps, news: News | None) -> None:
-        """Sweep the chain to its end and report on the way."""
+        """Run the chain to its end, with reports on the way."""
         interrupts, due = Interrupts(), 0.0
         try:
             if news is None:
@@ -251,11 +252,11 @@ class _Chain:
             self._step, self._num_draws = chain.step, len(chain.draws)
 
 
-# -- what travels ------------------------------------------------------------------------------------------------------
+# -- serialization -----------------------------------------------------------------------------------------------------
 
 
 def _packed(content: Any) -> bytes:
-    """Any content as bytes. Functions and classes that another process could not import go by value."""
+    """Content as bytes; functions and classes that another process could not import are sent by value."""
     file = io.BytesIO()
     _Pickler(file).dump(content)
     return file.getvalue()
@@ -263,7 +264,7 @@ def _packed(content: Any) -> bytes:
 
 class _Pickler(cloudpickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
-        """Most tensors go as arrays, ten times as fast as by torch."""
+        """Send most tensors as arrays, ten times as fast as by torch."""
         if type(value) is Tensor and _is_array(value):
             return _tensor, (value.numpy(),)
         return super().reducer_override(value)
@@ -275,10 +276,10 @@ def _is_array(value: Tensor) -> bool:
 
 
 def _tensor(array: NDArray[Any]) -> Tensor:
-    return torch.from_numpy(array).clone()  # where torch would put it
+    return torch.from_numpy(array).clone()  # clone: memory allocated by torch
 
 
 _KNOWN = {torch.float64, torch.float32, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool}
-_SETTINGS = {"OMP_WAIT_POLICY": "PASSIVE"}  # threads that wait leave the cores to other chains
-_SOON = 1.0  # seconds in which a process that has lost its connection has to end
-_OFTEN, _SHARE = 0.5, 20.0  # seconds between reports; their length in units of that of a report
+_SETTINGS = {"OMP_WAIT_POLICY": "PASSIVE"}  # threads that wait then leave the cores to other chains
+_SOON = 1.0  # seconds in which a process without a connection has to end
+_OFTEN, _SHARE = 0.5, 20.0  # least seconds between reports, and the least in units of the time that a report takes

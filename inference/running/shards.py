@@ -1,9 +1,9 @@
-"""Files of a fit among ranks: one of what all of them have, and beside it one of the rows of each.
+"""Files of a fit among ranks: one with the parts that all ranks share, and one for each rank with its rows.
 
     PATH, PATH.NAME.0-of-2, PATH.NAME.1-of-2
 
-PATH says which the others are. Rows are numbered one rank's after the other's, so that any other ranks find theirs. So
-is what rows consist of, such as the tokens of documents: an axis of its own, of which a rank has so many entries.
+PATH names the other files. Rows are numbered rank after rank, so that any other number of ranks can find theirs. Parts
+of rows, such as the tokens of documents, have an axis of their own, which is numbered in the same way.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from .files import foreign, read_file, write_file
 
 
 class Table(NamedTuple):
-    """A tensor in the content of a file that has an entry for each row, or what rows consist of, along one axis."""
+    """A tensor in the content of a file with an entry for each row, or part of a row, along one axis."""
 
     values: Tensor
     axis: int = 0
-    split: str = "N"  # what the axis is called
+    split: str = "N"  # the name of the axis
 
     def rows(self, parts: Mapping[str, slice]) -> Tensor:
-        """A copy of the entries [n, ...] in a part; none are those of none, as of a state that keeps no rows."""
+        """A copy of the entries [n, ...] in one part; all if there are none, as in states without rows."""
         some = parts[self.split]
         if not self.values.shape[self.axis]:
             return self.values
@@ -42,30 +42,30 @@ class Table(NamedTuple):
 
 @dataclass(frozen=True)
 class Shard:
-    """Which rows of a fit are here: those of one of its ranks."""
+    """The rows of one rank, among those of a fit."""
 
-    number: int  # of the rank, from 0 on
-    sizes: dict[str, list[int]]  # how many entries each rank has along an axis; "N": rows
-    name: str  # of the fit, in the names of its files
+    number: int  # of the rank, from 0
+    sizes: dict[str, list[int]]  # number of entries of each rank along each axis; "N": rows
+    name: str  # identifies the fit in the names of its files
 
     @property
     def num_ranks(self) -> int:
-        """Of the fit."""
+        """The number of ranks of the fit."""
         return len(self.sizes["N"])
 
     @property
     def parts(self) -> dict[str, slice]:
-        """Of each axis the entries of this rank among those of all."""
+        """The slices of this rank's entries along each axis."""
         ends = {axis: list(accumulate(sizes, initial=0)) for axis, sizes in self.sizes.items()}
         return {axis: slice(*found[self.number : self.number + 2]) for axis, found in ends.items()}
 
     def file(self, path: str | os.PathLike[str]) -> str:
-        """Where the rows are that belong to the file at a path."""
+        """The file with this rank's rows, beside the file at `path`."""
         return f"{os.fspath(path)}.{self.name}.{self.number}-of-{self.num_ranks}"
 
 
 class Spread(Protocol):
-    """What is asked of data."""
+    """The properties of data that `shard_of` needs."""
 
     @property
     def num_data(self) -> int:
@@ -73,8 +73,10 @@ class Spread(Protocol):
 
 
 def shard_of(data: Spread, number: str) -> Shard | None:
-    """The shard of a rank that has these data; None where one process has all. Data say with `axes` what their rows
-    consist of, and a stream says by some name the number of rows that it has, or that a posterior says something of.
+    """The shard of this rank, with these data; None if one process has all data.
+
+    `axes` of data are the numbers of parts of their rows. `number` is the attribute of a stream with its number of
+    rows, or with the number of rows that a posterior describes.
     """
     if (those := ranks()) is None:
         return None
@@ -89,10 +91,10 @@ def write_shards(
     shard: Shard | None,
     exchange: Callable[[str], list[str]] = lambda failure: [failure],
 ) -> None:
-    """As `write_file`; of a shard each `Table` in the content goes into its own file, all else is the first rank's.
+    """As `write_file`; each `Table` of a shard goes into its own file, everything else into the first rank's.
 
-    `exchange` says what each rank does: why its rows could not be written, or "". With it, a file that is there is
-    whole whenever a rank ends.
+    `exchange` tells each rank why the rows of others could not be written ("" if they were). With it, an existing file
+    stays complete whenever a rank ends.
     """
     if shard is None:
         write_file(path, kind, content)
@@ -117,9 +119,9 @@ def read_shards(
     parts: Mapping[str, slice] | None = None,
     mark: Callable[[dict[str, Any]], dict[str, Any]] = lambda content: content,
 ) -> dict[str, Any]:
-    """The content of a file by `write_shards` from however many ranks: of its tables some parts; None: all.
+    """The content of a file by `write_shards`, from any number of ranks, with these parts of its tables (None: all).
 
-    `mark` makes a `Table` of each that is in the content, of a file that one process wrote; it may refuse the content.
+    `mark` turns tensors of a file that one process wrote into `Table`; it may refuse the content.
 
     Raises
     ------
@@ -144,7 +146,7 @@ def read_shards(
 def _parts(
     path: str | os.PathLike[str], shard: Shard, device: Any, parts: Mapping[str, slice] | None
 ) -> Iterator[tuple[list[Tensor], dict[str, slice]]]:
-    """The tables of each shard that has some of the parts, and which of its own entries these are."""
+    """The tables of each shard that has some of the parts, and the slices of its own entries that are needed."""
     for number in range(shard.num_ranks):
         each = replace(shard, number=number)
         some = {axis: _within(own, own if parts is None else parts[axis]) for axis, own in each.parts.items()}
@@ -153,13 +155,13 @@ def _parts(
 
 
 def _within(own: slice, asked: slice) -> slice:
-    """What is asked for of the entries of a shard, counted from its first one."""
+    """The part of a shard's entries that is asked for, counted from its first entry."""
     start, stop = (min(max(end, own.start), own.stop) - own.start for end in (asked.start, asked.stop))
     return slice(start, stop)
 
 
 def _parted(content: Any, tables: list[Table]) -> Any:
-    """The content with the place of each table, which goes to the list, in its stead."""
+    """The content with a placeholder for each table; tables are appended to the list."""
     if isinstance(content, Table):
         tables.append(content)
         return {_PLACE: [len(tables) - 1, content.axis, content.split]}
@@ -169,7 +171,7 @@ def _parted(content: Any, tables: list[Table]) -> Any:
 
 
 def _joined(content: Any, table: Callable[[int, int, str], Tensor]) -> Any:
-    """The content with a table in each place, by its index, its axis and what that is called."""
+    """The content with placeholders replaced by table(index, axis, name of the axis)."""
     if isinstance(content, dict):
         if content.keys() == {_PLACE}:
             return table(*content[_PLACE])
@@ -178,7 +180,7 @@ def _joined(content: Any, table: Callable[[int, int, str], Tensor]) -> Any:
 
 
 def _remove_others(path: str | os.PathLike[str], name: str) -> None:
-    """Remove the shards of what was at a path before."""
+    """Remove the shards of an earlier file at this path."""
     target = Path(path)
     for other in target.parent.glob(f"{glob.escape(target.name)}.*"):
         found = _SHARD.fullmatch(other.name.removeprefix(target.name))

@@ -1,4 +1,4 @@
-"""One chain: how it starts, and one sweep of it with all that is kept."""
+"""Kernels, schedules, and the sweeps of one chain."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from .interrupts import FitStopped, Interrupts
 
 @dataclass(frozen=True)
 class Kernel:
-    """One algorithm for one kind of model, the backend's options bound in its functions.
+    """One algorithm for one structure, with the backend's options bound in its functions.
 
-    States are frozen dataclasses of tensors and plain data: all that a chain needs to go on from, so that a checkpoint
-    holds it. Randomness comes from `generator` alone; `step` is the number of the sweep, 0-based, warm-up included.
-    A sweep changes nothing but the generator: Ctrl-C drops an unfinished one. What is computed once in a fit, once in
-    each of its processes, is for `prepare`; all other functions get that as their `data`. It, `init_further`, `finish`
-    and `warn` are for those who need them.
+    States are frozen dataclasses of tensors and plain data with all that a chain needs to continue, so that a
+    checkpoint can hold them. Randomness comes from `generator` alone; `step` is the 0-based number of the sweep,
+    warm-up included. A sweep changes nothing but the generator: Ctrl-C drops an unfinished one. `prepare` computes what
+    is needed once in a fit, once in each of its processes; its result is the `data` of all other functions. It,
+    `init_further`, `finish` and `warn` are optional.
     """
 
-    state: type[Any]  # the dataclass, by which a checkpoint is read
+    state: type[Any]  # the dataclass of states, by which a checkpoint is read
     init: Callable[..., Any]  # (model, data, generator) -> state
     sweep: Callable[..., Any]  # (state, data, model, generator, step) -> state
     value: Callable[..., Tensor | float]  # (state, data, model) -> log joint, ELBO or objective
-    draw: Callable[..., Draw]  # (state, data, model) -> what the posterior keeps of a state
-    # (model, data, generator) -> the state of a chain after the first; None: as by `init`
+    draw: Callable[..., Draw]  # (state, data, model) -> draw for the posterior
+    # (model, data, generator) -> first state of all chains but the first; None: `init`
     init_further: Callable[..., Any] | None = None
-    # (model, data) -> the data with what is computed once in a fit
+    # (model, data) -> data with quantities that are computed once in a fit
     prepare: Callable[[Any, Any], Any] = lambda model, data: data
-    # (state, data, model) -> a chain's last state, completed to be drawn
+    # (state, data, model) -> the last state of a chain, completed for its draw
     finish: Callable[..., Any] = lambda state, data, model: state
-    # (all draws kept, model): warns of what they show
+    # (all draws kept, model): may warn
     warn: Callable[[list[Draw], Any], None] = lambda draws, model: None
-    value_in: str = ""  # the name by which a draw keeps the value, if it does: it is then computed once
+    value_in: str = ""  # the name of the value in a draw, if draws have it; it is then computed once
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long to run, what to keep, and what to show."""
+    """The length of a fit, the draws to keep, and reports."""
 
     num_steps: int
     num_chains: int = 1
@@ -61,26 +61,26 @@ class Schedule:
     checkpoint: str | os.PathLike[str] | None = None
     checkpoint_every: float = 60.0  # seconds
     resume: str | os.PathLike[str] | None = None
-    on_interrupt: str = "return"  # what was reached, with a warning; or "raise" KeyboardInterrupt
+    on_interrupt: str = "return"  # the chains, with a warning; or "raise" KeyboardInterrupt
     backend: dict[str, Any] | None = None  # options that a resumed fit must share, as plain data
-    # parts of the model before they took anything from the data, whose sums round otherwise on other ranks
+    # parts of the model before defaults were computed from the data, whose rounding depends on the ranks
     parts: dict[str, Any] = field(default_factory=dict)
 
     @property
     def num_kept(self) -> int:
-        """How many draws of a chain are kept."""
+        """The number of draws kept of each chain."""
         return 0 if self.keep is Schedule.keep else sum(map(self.keep, range(self.num_steps)))
 
 
 @dataclass(frozen=True)
 class Sweeps:
-    """A kernel with what it sweeps over: the same draws in whichever process."""
+    """A kernel with its model, data and schedule; it gives the same draws in any process."""
 
     kernel: Kernel
     model: Model
     data: KernelData
     schedule: Schedule
-    prepared: Any = field(init=False, repr=False)  # the kernel's own view of the data
+    prepared: Any = field(init=False, repr=False)  # result of `Kernel.prepare`
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prepared", self.kernel.prepare(self.model, self.data))
@@ -89,11 +89,11 @@ class Sweeps:
         return Sweeps, (self.kernel, self.model, self.data, self.schedule)  # another process prepares its own
 
     def drawn(self, state: State) -> Draw:
-        """What the posterior keeps of a state."""
+        """The draw that the posterior keeps of a state."""
         return self.kernel.draw(state, self.prepared, self.model)
 
     def finished(self, state: State) -> Draw:
-        """What the posterior keeps of the last state of a chain."""
+        """The draw that the posterior keeps of the last state of a chain."""
         return self.drawn(self.kernel.finish(state, self.prepared, self.model))
 
     def value(self, state: State) -> float:
@@ -112,8 +112,7 @@ class Sweeps:
         return chain.step < self.schedule.num_steps and not chain.finished
 
     def advance(self, chain: Chain, interrupts: Interrupts, look: Callable[[], None] = lambda: None) -> None:
-        """One sweep of a chain with all that is kept of it; on Ctrl-C the chain is as before it. `look` is called
-        before the value is computed.
+        """Make one sweep of a chain; on Ctrl-C the chain is as before. `look` is called before the value is computed.
 
         Raises
         ------
@@ -145,7 +144,7 @@ class Sweeps:
 
 
 class Sized(Protocol):
-    """What a backend says of how much a fit holds; see `Backend`."""
+    """The methods of `Backend` that estimate the memory of a fit."""
 
     def get_params(self, deep: bool = True) -> dict[str, Any]: ...
 
@@ -155,14 +154,14 @@ class Sized(Protocol):
 
 
 def require_room_to_fit(backend: Sized, model: Model, data: KernelData, schedule: Schedule) -> None:
-    """Raise ValueError if the components, the chains, the draws or the trace of a fit are more than memory holds."""
-    data, options = getattr(data, "first", data), backend.get_params(deep=False)  # of a stream the first rows
+    """Raise ValueError if the components, chains, draws or trace of a fit need more than the memory that there is."""
+    data, options = getattr(data, "first", data), backend.get_params(deep=False)  # for a stream, the first rows
     device, (N, D), item = data.X.device, data.X.shape, data.X.dtype.itemsize
     size = structure_of(model).state_size
     if size is not None and (name := backend.truncation_of(model)):
         number = getattr(model, name)
         require_room(name, number, item * size(model, data, number), device)
-    if (batch := options.get("batch_size")) and not hasattr(data, "lengths"):  # of sequences no more than there are
+    if (batch := options.get("batch_size")) and not hasattr(data, "lengths"):  # sequences bound the batch
         require_room("batch_size", batch, batch * (item * D + 8), device)
     name, number = next(((name, options[name] or 1) for name in _CHAINS if name in options), ("num_chains", 1))
     require_room(name, number, _CHAIN * number)
@@ -175,9 +174,9 @@ def require_room_to_fit(backend: Sized, model: Model, data: KernelData, schedule
     require_room("num_samples", options.get("num_samples", 1), draws * (_DRAW + N), device)
 
 
-FURTHER = 1_000_003  # what a chain adds to the seed of the one before it
+FURTHER = 1_000_003  # added to the seed for each further chain
 _CHAINS = ("num_chains", "num_restarts")
 _STEPS = ("num_samples", "num_warmup", "thinning", "num_steps", "max_steps")
 _CHAIN = 5000  # bytes: the state of a random generator
-_STEP = 64  # bytes: two numbers of Python in lists, a value and a time
+_STEP = 64  # bytes: a value and a time as numbers in Python lists
 _DRAW = 200  # bytes: a tensor
