@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 def own_stream(generator: torch.Generator) -> torch.Generator:
-    """The random stream for draws that belong to a rank's own points. The shared generator seeds one for each rank."""
+    """The random stream for a rank's own points; the shared generator seeds one stream for each rank."""
     those = ranks()
     if those is None:
         return generator
@@ -43,19 +43,18 @@ def own_stream(generator: torch.Generator) -> torch.Generator:
 
 
 def agreed(*flags: bool) -> list[bool]:
-    """Whether any rank has set each flag. Clocks and users tell ranks different things; after this call all go on
-    alike."""
+    """Whether any rank has set each flag, such as one for a clock or Ctrl-C; the answer is the same on all ranks."""
     return agreed_later(*flags)()
 
 
 def agreed_later(*flags: bool) -> Callable[[], list[bool]]:
-    """The same, known with the next sum over all ranks."""
+    """A function that returns `agreed`; it joins the next exchange of ranks."""
     found = Later(torch.tensor(flags).long())
     return lambda: found().bool().tolist()
 
 
 def on_all(work: Callable[[], T], act: str = "begin") -> T:
-    """What `work` returns, which asks no other rank. If it fails on one rank, all raise the same ValueError."""
+    """The result of `work`, which must not exchange anything; if it fails on one rank, all ranks raise ValueError."""
     if (those := ranks()) is None:
         return work()
     found, failure = list[T](), ""
@@ -76,11 +75,10 @@ def own_draws(
     generator: torch.Generator,
     at: tuple[int, int] | None = None,
 ) -> Tensor:
-    """The entries [n, ...] that belong to this rank's rows of a draw [N, ...] for the rows of all ranks, which they
-    share, from how many are here, and their `span`, where it is known.
+    """The entries [n, ...] for this rank's rows of a random array [N, ...] for the rows of all ranks.
 
-    `draw` makes so many entries from a stream. Of many rows each block has a stream of its own, and a rank draws only
-    the blocks that its rows are in.
+    `number` is n, and `at` the rows' `span`, if known. draw(m, stream) draws m entries. If there are many rows, each
+    block has a stream of its own, and a rank draws only the blocks of its rows.
     """
     start, total = span(number) if at is None else at
     stop = start + number
@@ -94,18 +92,18 @@ def own_draws(
 
 
 def own_exponentials(like: Tensor, generator: torch.Generator, at: tuple[int, int] | None = None) -> Tensor:
-    """Standard exponential numbers [n] for this rank's rows, as `own_draws`, in the precision of a tensor [n]."""
+    """Standard exponential numbers [n] for this rank's rows, by `own_draws`, in the precision of `like` [n]."""
     return own_draws(len(like), lambda n, stream: like.new_empty(n).exponential_(generator=stream), generator, at)
 
 
 def each(works: list[Callable[[], T]]) -> list[T]:
-    """What each function returns, the same on all ranks. No function may need what another one computes."""
+    """The results of the functions, the same on all ranks; no function may need the result of another one."""
     those = ranks()
     return [work() for work in works] if those is None else those.each(works)
 
 
 def once(work: Callable[[], T], again: Callable[[T], T] = lambda found: found) -> T:
-    """What `work` returns, computed once. `again` replaces the part that depends on the rows that are here."""
+    """The result of `work`, computed once; `again` replaces the part that depends on this rank's rows."""
     return work() if ranks() is None else again(each([work])[0])
 
 

@@ -134,7 +134,7 @@ def over_blocks(
 
     def passed() -> list[R]:
         found = list[R]()
-        with among(None):  # the number of blocks may differ between ranks
+        with among(None):  # ranks may have more blocks or fewer
             for place, block in enumerate(blocks()):
                 those.begin(place)
                 generator.set_state(start)

@@ -78,7 +78,7 @@ class Stream(Generic[D]):
         """The batch of a step: blocks in turn, from the start again after the last one."""
         if step != self._next:
             self._batches = self._endless(step)
-        self._next = -1  # until reading it succeeds
+        self._next = -1  # until it has been read
         batch = next(self._batches)
         self._next = step + 1
         return batch

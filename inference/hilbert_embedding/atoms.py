@@ -1,7 +1,7 @@
-"""Components of a mixture whose weights are still to be found: from the prior, from rows, or from a posterior.
+"""Components of a mixture whose weights are to be found: from the prior, from rows, or from a posterior.
 
-Of a posterior they are read at one point for each component (`posterior_components`), or drawn from its predictive
-distribution (`Predictive`): sum_g sum_k w_k^g p(x | component k of draw g) / S, components not yet seen included.
+The components of a posterior are fixed at one point each (`posterior_components`), or drawn from its predictive
+distribution (`Predictive`): sum_g sum_k w_k^g p(x | component k of draw g) / S, new components included.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from .mean_families import point_parameters
 
 
 def from_prior(family: Likelihood, truncation: int, generator: torch.Generator) -> Parameters:
-    """T draws [T, ...] from the prior of a resolved family."""
+    """T draws [T, ...] from the prior of a resolved likelihood."""
     return family.draw(family.prior().expand(truncation, -1), generator)
 
 
 def from_rows(
     family: ExponentialFamily, X: Rows, weights: Tensor | None, truncation: int, generator: torch.Generator
 ) -> Parameters:
-    """T components [T, ...] of groups of the rows of X [N, D], largest first; weights [N] count the rows.
+    """T components [T, ...] of groups of the rows of X [N, D], largest first; rows have weights [N].
 
-    Seeds are rows that are far apart; a few rounds give every row to the component that predicts it best.
+    Seeds are distant rows; a few rounds assign every row to the component that predicts it best.
     """
     chi = family.prior() + family.statistics(far_apart(family, X, truncation, generator, weights))
     for _ in range(_NUM_ROUNDS):
@@ -44,14 +44,14 @@ def from_rows(
 def from_labels(
     family: ExponentialFamily, X: Rows, weights: Tensor | None, labels: Tensor, generator: torch.Generator
 ) -> Parameters:
-    """The components [K, ...] of the groups of rows of X [N, D] that have one label [N], largest first."""
+    """The components [K, ...] of the groups of rows of X [N, D] with equal labels [N], largest first."""
     labels = torch.unique(labels.to(X.device), return_inverse=True)[1]
     chi, sizes = _grouped(family, X, weights, labels, int(labels.max()) + 1)
     return point_parameters(family, chi[sizes.argsort(descending=True, stable=True)], generator)
 
 
 def posterior_components(model: Model, draw: Draw) -> Parameters:
-    """The components [K, ...] of a draw of a posterior over partitions, heaviest first, each at one point."""
+    """The components [K, ...] of a draw of a posterior over partitions, of largest weight first, each at one point."""
     _require_density(draw)
     log_mixture = draw["log_mixture"][:-1]
     order = log_mixture.argsort(descending=True, stable=True)
@@ -64,16 +64,16 @@ def posterior_components(model: Model, draw: Draw) -> Parameters:
 
 @dataclass(frozen=True)
 class Predictive:
-    """The mixture of all draws of a posterior over partitions: A components, their margin factors left out."""
+    """The mixture of all draws of a posterior over partitions, with A components and without margin factors."""
 
     family: Any
     weights: Tensor  # [A] double, summing to 1
-    chi: Tensor | None  # [A, S] hyperparameters of each
-    own: Parameters  # [A, ...] of a family without conjugacy, or of fixed components
+    chi: Tensor | None  # [A, S] hyperparameters, if parameters are not fixed
+    own: Parameters  # [A, ...] fixed parameters otherwise
 
     @classmethod
     def of(cls, model: Model, samples: Draw) -> Self:
-        """That of the samples [S, ...] of a posterior.
+        """The mixture from the samples [S, ...] of a posterior.
 
         Raises
         ------
@@ -92,17 +92,17 @@ class Predictive:
         return cls(model.likelihood, weights, chi, own)
 
     def parameters(self, index: Tensor, generator: torch.Generator) -> Parameters:
-        """Parameters [M, ...] of components with indices [M], drawn where the posterior leaves them open."""
+        """Parameters [M, ...] of components `index` [M], drawn if the posterior does not fix them."""
         if self.chi is not None:
             found: Parameters = self.family.draw(self.chi[index], generator)
             return found
         return {name: value[index] for name, value in self.own.items()}
 
     def components(self, most: int, generator: torch.Generator) -> tuple[Parameters, Tensor]:
-        """Parameters [M, ...] and weights [M] of at most so many components that stand for the mixture.
+        """Parameters [M, ...] and weights [M] of at most `most` components that represent the mixture.
 
-        All of it where they are so few and their parameters are fixed. Otherwise `most` of equal weight, each component
-        as often as its weight says (systematic resampling), with parameters drawn for each.
+        They are all of it, if there are few enough with fixed parameters. Otherwise they are `most` of equal weight,
+        each component as often as its weight says (systematic resampling), with parameters drawn for each.
         """
         used = self.weights.nonzero().squeeze(1)
         if self.chi is None and len(used) <= most:
@@ -111,7 +111,7 @@ class Predictive:
         return self.parameters(self._at(levels), generator), self.weights.new_full((most,), 1 / most)
 
     def rows(self, count: int, totals: Tensor | None, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Independent rows [M, D] of the mixture, and the component [M] of each; `totals` [M] are for its family."""
+        """Independent rows [M, D] of the mixture, and their components [M]; `totals` [M] are for the likelihood."""
         index, found = self._at(uniforms((count,), generator)), list[Tensor]()
         for rows in torch.arange(count, device=index.device).split(_MOST_AT_ONCE):
             own = None if totals is None else totals[rows]
@@ -119,7 +119,7 @@ class Predictive:
         return torch.cat(found), index
 
     def _at(self, levels: Tensor) -> Tensor:
-        """Components [M] at levels [M] of the cumulated weights; none of weight 0."""
+        """Components [M] at levels [M] of the cumulative weights; none of weight 0."""
         used = self.weights.nonzero().squeeze(1)
         ends = self.weights[used].cumsum(0)
         return used[torch.searchsorted(ends, levels * ends[-1], right=True).clamp(max=len(used) - 1)]
@@ -141,4 +141,4 @@ def _grouped(
 
 _OWN = "parameters."
 _MOST_AT_ONCE = 4096
-_NUM_ROUNDS = 4  # of regrouping: more change little
+_NUM_ROUNDS = 4  # further regroupings change little

@@ -1,10 +1,11 @@
-"""The kernel mean embedding of a Dirichlet process mixture: fixed components, weights that match the mean of the data.
+"""The kernel mean embedding of a Dirichlet process mixture: weights of fixed components match the mean of the data.
 
     minimize |mu_hat - sum_j pi_j mu_j|^2 / 2 + ridge |pi - pi0|^2 / 2    over the simplex,
     mu_hat = sum_n k(x_n, .) / N,   mu_j = E k(x, .) for x ~ p(. | theta_j),   j = 1..T
 
-is a quadratic program in pi, with S_ij = <mu_i, mu_j> and R_j = <mu_hat, mu_j>, and has one optimum: no chain, no local
-optima, no latent variables. Assignments follow afterwards: P(z_n = j) is proportional to pi_j p(x_n | theta_j).
+is a quadratic program in pi, with S_ij = <mu_i, mu_j> and R_j = <mu_hat, mu_j>. It has one optimum: there are no
+chains, local optima or latent variables. Assignments follow afterwards: P(z_n = j) is proportional to pi_j p(x_n |
+theta_j).
 
 Sources: Muandet (2012), with the corrections of docs/derivations/hilbert-embedding, "The quadratic program";
 docs/derivations/mixtures, "What the papers print".
@@ -37,14 +38,14 @@ from .truncation_error import expected_weights, least_truncation
 
 
 class _Components(Labels):
-    """The domain of where components come from."""
+    """The domain of the argument `components`."""
 
     @property
     def words(self) -> str:
         return "'data', 'prior', a posterior over partitions, labels [N] of the rows, or a dict of parameters [T, ...]"
 
     def read(self, value: Any) -> Any:
-        """A word, labels or parameters; of a posterior its components, or its partition where those are centres."""
+        """A word, labels or parameters; for a posterior its components, or its partition if these are centres."""
         if isinstance(value, PartitionPosterior):
             if "centers" in value.samples:
                 return value.partition()
@@ -128,23 +129,23 @@ class HilbertEmbedding(Backend):
 
 @dataclass(frozen=True)
 class Embedding:
-    """Weights of T fixed components, and the quadratic program that they solve."""
+    """Weights of T fixed components, and their quadratic program."""
 
     parameters: Parameters  # of the family, each [T, ...]
     quadratic: Tensor  # [T, T] S + ridge I
     linear: Tensor  # [T] R + ridge pi0
     weights: Tensor  # [T] pi
-    gap: float  # of the optimality conditions
+    gap: float  # of the optimality conditions; see `simplex_qp`
     enough: float  # the gap at which to stop
 
 
 def why_not(model: Mixture) -> str:
-    """Of the mixtures it serves those without hyperplanes."""
+    """Return "" for mixtures without hyperplanes, the only ones that it serves."""
     return ", which is for mixtures without hyperplanes" if getattr(model, "feature_map", None) is not None else ""
 
 
 def check(backend: HilbertEmbedding, model: Mixture) -> None:
-    """Raise NotImplementedError where kernel or components do not fit the family."""
+    """Raise NotImplementedError if kernel or components do not suit the likelihood."""
     if backend.rkhs is not None:
         backend.rkhs.admit(model.likelihood)
     grouped = isinstance(backend.components, Tensor) or backend.components == "data"
@@ -157,14 +158,14 @@ def check(backend: HilbertEmbedding, model: Mixture) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """The data with the kernel whose defaults come from them."""
+    """The data, and the kernel with defaults computed from them."""
 
     data: Data
     rkhs: MeanKernel
 
 
 def kernel(backend: HilbertEmbedding, model: DPM) -> Kernel:
-    """The program of a resolved model, the backend's options bound."""
+    """The kernel for a resolved model, with the options of `backend`."""
 
     def prepare(model: DPM, data: Data) -> Prepared:
         return Prepared(data, resolved_kernel(backend.rkhs, model.likelihood, data.X, data.weights))
@@ -202,7 +203,7 @@ def components(
         like = torch.zeros((), dtype=torch.float64)
         T = least_truncation(model.prior, backend.truncation_error, like, nonnegative=rkhs.nonnegative)
     T = T if source == "prior" else min(T, data.num_data)
-    require_room("truncation", T, 16 * T**2, data.X.device)  # its quadratic program
+    require_room("truncation", T, 16 * T**2, data.X.device)  # for its quadratic program
     if source == "prior":
         return atoms.from_prior(family, T, generator)
     return atoms.from_rows(family, data.X, data.weights, T, generator)
@@ -222,13 +223,13 @@ def embed(backend: HilbertEmbedding, rkhs: MeanKernel, parameters: Parameters, m
 
 
 def sweep(state: Embedding) -> Embedding:
-    """Accelerated gradient steps, then pivots: neither raises the objective."""
+    """Take accelerated gradient steps, then pivots; neither raises the objective."""
     weights = simplex_qp.sweep(state.quadratic, state.linear, state.weights, state.enough)
     return replace(state, weights=weights, gap=simplex_qp.gap(state.quadratic, state.linear, weights))
 
 
 def draw(state: Embedding, data: Data, model: DPM) -> Draw:
-    """What the posterior keeps: P(z_n = j) prop. to pi_j p(x_n | theta_j), and the mixture itself."""
+    """The draw that the posterior keeps: P(z_n = j) prop. to pi_j p(x_n | theta_j), and the mixture itself."""
     log_weights = state.weights.log().to(data.X.dtype)
     joint = model.likelihood.log_density(data.X, state.parameters) + log_weights
     return drawn(
@@ -245,7 +246,7 @@ def draw(state: Embedding, data: Data, model: DPM) -> Draw:
 
 
 def _fitting(family: Any, given: dict[str, Any], like: Tensor) -> Parameters:
-    """Parameters [T, ...] as tensors like `like` [...], as the program of the family's prior reads them."""
+    """Parameters [T, ...] as tensors like `like` [...], checked against the likelihood's prior."""
     found = {name: torch.as_tensor(value).detach().to(like) for name, value in given.items()}
     num_components = len(next(iter(found.values())))
 
@@ -266,7 +267,7 @@ def _fitting(family: Any, given: dict[str, Any], like: Tensor) -> Parameters:
 
 
 def _is_settled(chain: Chain) -> bool:
-    """At the tolerance, or where rounding lets the objective fall no further."""
+    """Whether the tolerance is reached, or rounding stops the objective from falling."""
     settled: bool = chain.state.gap <= chain.state.enough
     return settled or (len(chain.values) > 1 and chain.values[-1] >= chain.values[-2])
 

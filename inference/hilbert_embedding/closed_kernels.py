@@ -1,4 +1,4 @@
-"""Kernels whose means are in closed form: RBF with Gaussians and columns of counts, quadratic with counts.
+"""Kernels with means in closed form: RBF for Gaussians and columns of counts, quadratic for counts.
 
 Sources: docs/derivations/hilbert-embedding, "The quadratic program"; Song, Zhang, Smola, Gretton & Schoelkopf (2008).
 """
@@ -154,7 +154,7 @@ class QuadraticKernel(MeanKernel):
         return found if self.offset is not None else found.replace(offset=float(mean @ mean) or 1.0)
 
     def rows(self, X: Rows) -> Tensor:
-        """The rows [N, D] as the kernel takes them: counts, or their frequencies."""
+        """The rows [N, D] in the form that the kernel uses: counts, or their frequencies."""
         values = dense(X)
         return values / values.sum(1, keepdim=True).clamp(min=1.0) if len(self.totals) else values
 
@@ -184,7 +184,7 @@ class QuadraticKernel(MeanKernel):
 
 
 def _near(X: Tensor, others: Tensor) -> Tensor:
-    """exp(-|x_n - x_m|^2 / 2) [N, M]; differences are taken entry by entry, since their squares may cancel."""
+    """exp(-|x_n - x_m|^2 / 2) [N, M]; from differences of entries, since expanded squares may cancel."""
     distances = torch.cdist(X, others, compute_mode="donot_use_mm_for_euclid_dist")
     return torch.exp(-distances.square() / 2)
 

@@ -32,7 +32,7 @@ __all__ = ["FourierKernel", "default_kernel"]
 
 
 def default_kernel(family: Likelihood) -> MeanKernel:
-    """The kernel in closed form that a family has, or random features."""
+    """The likelihood's kernel with means in closed form, otherwise random features."""
     if answers(gaussian_moments, family) or answers(column_probabilities, family):
         return RBFKernel()
     return QuadraticKernel() if answers(count_moments, family) else FourierKernel()
@@ -71,7 +71,7 @@ class FourierKernel(MeanKernel):
 
     def resolve(self, family: Likelihood, X: Rows, weights: Tensor | None = None) -> Self:
         bandwidth, frequencies = median_bandwidth(self.bandwidth, family, X, weights), self.frequencies
-        if frequencies is None:  # from a stream of the CPU, so that every device has the same features
+        if frequencies is None:  # drawn on the CPU, so that every device has the same features
             M, numbers = self.num_frequencies, X.shape[1] + 2 * X.shape[0]
             require_room("num_frequencies", M, 8 * numbers * M, X.device)
             stream, shape = torch.Generator().manual_seed(self.seed), (X.shape[1], self.num_frequencies)

@@ -1,8 +1,8 @@
-"""What kernel mean embeddings ask of a family: its components in forms that a kernel integrates in closed form.
+"""Functions of a likelihood that kernel mean embeddings use: its components in forms with integrals in closed form.
 
-Each question is a function that a family of a user may answer by `question.register(Family, answer)`; a family that
-answers none is embedded by random features of rows drawn from its components. Parameters are in common form, each
-[T, ...]; all answers are in double precision.
+Each is a generic function, for which a user's likelihood can register an implementation: `function.register(Family,
+answer)`. A likelihood without any is embedded by random features of rows drawn from its components. Parameters are in
+common form, each [T, ...]; all results are in double precision.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ...models.likelihoods import (
 
 
 def answers(question: Any, family: Likelihood) -> bool:
-    """Whether a family, or a class that it derives from, has an answer of its own to a question of this file."""
+    """Whether a likelihood, or one of its base classes, has an implementation of a function of this file."""
     answer, default = question.dispatch(type(family)), question.dispatch(object)
     return answer is not default
 
@@ -59,7 +59,7 @@ def _(family: FullGaussian, parameters: Parameters) -> tuple[Tensor, Tensor]:
 
 @singledispatch
 def column_probabilities(family: Likelihood, parameters: Parameters) -> Tensor:
-    """P(x_d = v) [D, T, V] of components whose columns are independent counts v = 0..V-1; what is beyond is nothing."""
+    """P(x_d = v) [D, T, V] of components with independent counts v = 0..V-1 in columns; the tail is negligible."""
     raise NotImplementedError(f"{type(family).__name__} has no independent columns of counts.")
 
 
@@ -73,7 +73,7 @@ def _(family: BernoulliBeta, parameters: Parameters) -> Tensor:
 def _(family: PoissonGamma, parameters: Parameters) -> Tensor:
     rate = parameters["rate"].double()
     largest = rate.max()
-    last = int(largest + 10 * largest.sqrt()) + 25  # the tail beyond is less than 1e-15
+    last = int(largest + 10 * largest.sqrt()) + 25  # the tail beyond has mass below 1e-15
     counts = torch.arange(last + 1, dtype=torch.float64, device=rate.device)
     means = rate.T.unsqueeze(-1)
     return torch.exp(torch.xlogy(counts, means) - means - torch.lgamma(counts + 1))
@@ -83,8 +83,8 @@ def _(family: PoissonGamma, parameters: Parameters) -> Tensor:
 def count_moments(family: Likelihood, parameters: Parameters, totals: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """(m [T, D], a [T, D], c []) with E x = m and E x x^T = diag(a) + c m m^T.
 
-    A family of rows that are taken as frequencies x / sum x reads `totals`, [2]: the share of rows that have any count,
-    and the mean of 1 / sum x over all rows, 0 where there is none.
+    A likelihood whose rows become frequencies x / sum x uses `totals` [2]: the share of rows with any count, and the
+    mean of 1 / sum x over all rows (0 for rows without counts).
     """
     raise NotImplementedError(f"{type(family).__name__} has no second moments of this form.")
 
@@ -138,9 +138,9 @@ def _(family: PoissonGamma, parameters: Parameters, frequencies: Tensor) -> Tens
 
 @singledispatch
 def point_parameters(family: Any, chi: Tensor, generator: torch.Generator) -> Parameters:
-    """One value of the parameters [T, ...] for each of the hyperparameters chi [T, S].
+    """One value of the parameters [T, ...] for each row of the hyperparameters chi [T, S].
 
-    Of our own families their expectations, of any other a draw.
+    For our own likelihoods these are expectations, for any other a draw.
     """
     drawn: Parameters = family.draw(chi, generator)
     return drawn

@@ -1,10 +1,9 @@
-"""The interface of a positive definite kernel with its means under the components of a family.
+"""The interface of a positive definite kernel with means under the components of a likelihood.
 
     mu_j = E k(x, .),  x ~ f_j      inner: S_ij = <mu_i, mu_j>      cross: mu_j(x_n) = E k(x_n, x)
 
-Of these two, kernel mean embeddings of a mixture and distances between it and data follow
-(docs/derivations/hilbert-embedding, "The quadratic program";
-Song, Zhang, Smola, Gretton & Schoelkopf 2008).
+Kernel mean embeddings of a mixture, and distances between a mixture and data, follow from these two
+(docs/derivations/hilbert-embedding, "The quadratic program"; Song, Zhang, Smola, Gretton & Schoelkopf 2008).
 """
 
 from __future__ import annotations
@@ -105,7 +104,7 @@ def _median_distance(X: Tensor, weights: Tensor) -> Tensor | float:
 
 
 def symmetric(matrix: Tensor) -> Tensor:
-    """(A + A^T) / 2 [T, T]: what rounding took from the symmetry of A [T, T]."""
+    """(A + A^T) / 2 [T, T], which removes the asymmetry of A [T, T] by rounding."""
     return (matrix + matrix.T) / 2
 
 

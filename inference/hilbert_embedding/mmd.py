@@ -1,9 +1,9 @@
-"""How far a mixture is from data: the maximum mean discrepancy (MMD), and a permutation test of no difference.
+"""The distance between a mixture and data: the maximum mean discrepancy (MMD), and a permutation test.
 
     MMD^2 = |mu_hat - sum_j pi_j mu_j|^2 = sum_nm r_n r_m k(x_n, x_m) - 2 R^T pi + pi^T S pi,     r_n = 1 / N
 
-The first sum holds the pairs n = m, by which MMD^2 is too large on average; without them it is unbiased, and may be
-negative. Under no difference E MMD^2 = (E k(x, x) - |mu|^2) / N, so that it shrinks as rows are added.
+The first sum includes the pairs n = m, which make MMD^2 too large on average; without them it is unbiased and may be
+negative. If there is no difference, E MMD^2 = (E k(x, x) - |mu|^2) / N, so that it shrinks as rows are added.
 
 Source: Gretton, Borgwardt, Rasch, Schoelkopf & Smola (2012); docs/derivations/hilbert-embedding, "The quadratic
 program".
@@ -33,14 +33,14 @@ class MMD(NamedTuple):
     """The distance of a posterior's predictive distribution from data, in the space of a kernel."""
 
     squared: float  # MMD^2, at least 0
-    unbiased: float  # of the distribution behind the rows, without what their number adds
-    p_value: float  # of no difference
+    unbiased: float  # without the expected contribution of sampling the rows
+    p_value: float  # for no difference
 
 
 def squared_mmd(
     rkhs: MeanKernel, family: Likelihood, parameters: Parameters, weights: Tensor, X: Rows
 ) -> tuple[float, float]:
-    """MMD^2 between a mixture and rows, with the pairs of a row with itself and without (unbiased).
+    """MMD^2 between a mixture and rows, including the pairs of a row with itself, and excluding them (unbiased).
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def permutation_p_value(
     keys = torch.rand(num_permutations, N + M, generator=generator, device=pooled.device)
     columns = torch.cat([signs.unsqueeze(0), signs[keys.argsort(1)]]).T
     found = rkhs.quadratic_form(pooled, columns)
-    as_far = found[1:] >= found[0] - 1e-12 * found[0].abs()  # alike up to rounding counts
+    as_far = found[1:] >= found[0] - 1e-12 * found[0].abs()  # equality up to rounding counts
     return (1 + int(as_far.sum())) / (1 + num_permutations)
 
 
@@ -87,7 +87,7 @@ def goodness_of_fit(
 ) -> MMD:
     """MMD between the predictive distribution of a posterior's samples [S, ...] and rows X [N, D].
 
-    `PartitionPosterior.mmd` says what the arguments are.
+    The arguments are those of `PartitionPosterior.mmd`.
     """
     num_permutations = read("num_permutations", num_permutations, Whole(1))
     num_draws = read("num_draws", num_draws, Whole(2), optional=True) or min(len(X), _MOST_ROWS)
@@ -107,7 +107,7 @@ def goodness_of_fit(
     drawn, _ = predictive.rows(num_draws, totals, generator)
     pooled = torch.cat([dense(tested), dense(drawn)]).to(drawn)
     order = torch.randperm(len(pooled), generator=generator, device=X.device)
-    both = resolved_kernel(rkhs, model.likelihood, pooled[order])  # no permutation may tell X from the draws
+    both = resolved_kernel(rkhs, model.likelihood, pooled[order])  # symmetric in X and the draws, as the test requires
     return MMD(squared, unbiased, permutation_p_value(both, tested, drawn, num_permutations, generator))
 
 

@@ -2,11 +2,10 @@
 
     minimize F(pi) = pi^T Q pi / 2 - r^T pi    over pi >= 0, sum_j pi_j = 1,        Q [T, T] positive semidefinite
 
-With g = Q pi - r, pi is optimal where g_j is the same for all pi_j > 0 and no other is smaller. Their gap
-pi^T g - min_j g_j is at least F(pi) - F(pi*), and says when to stop (docs/derivations/hilbert-embedding, "The
-quadratic program"). Gradient steps find
-which weights are positive; pivots then solve for these exactly, drop what turns negative and let in the smallest g_j,
-as in Lawson & Hanson's least squares. Neither raises F by more than rounding does.
+With g = Q pi - r, pi is optimal if g_j is equal for all pi_j > 0 and no other g_j is smaller. The gap pi^T g - min_j
+g_j is at least F(pi) - F(pi*), and decides when to stop (docs/derivations/hilbert-embedding, "The quadratic program").
+Gradient steps find the positive weights. Pivots then solve for these exactly, remove those that become negative and add
+the one of smallest g_j, as in Lawson & Hanson's least squares. Neither raises F by more than rounding does.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def project(values: Tensor) -> Tensor:
     ranks = torch.arange(1, len(values) + 1, dtype=values.dtype, device=values.device)
     levels = (ordered.cumsum(0) - 1) / ranks
     found = (values - levels[(ordered > levels).sum() - 1]).clamp(min=0)
-    return found / found.sum()  # what rounding took
+    return found / found.sum()  # corrects rounding
 
 
 def accelerate(quadratic: Tensor, linear: Tensor, weights: Tensor, enough: float = 0.0, num_steps: int = 100) -> Tensor:
@@ -62,7 +61,7 @@ def accelerate(quadratic: Tensor, linear: Tensor, weights: Tensor, enough: float
 
     Q [T, T] and r [T] as in `sweep`; O'Donoghue & Candes (2015), with their restart by function values.
     """
-    length = 1 / quadratic.abs().sum(1).max().clamp(min=torch.finfo(linear.dtype).tiny)  # rows bound eigenvalues
+    length = 1 / quadratic.abs().sum(1).max().clamp(min=torch.finfo(linear.dtype).tiny)  # bounds eigenvalues
     product = quadratic @ weights
     ahead, product_ahead, momentum = weights, product, 1.0
     for _ in range(num_steps):
@@ -71,7 +70,7 @@ def accelerate(quadratic: Tensor, linear: Tensor, weights: Tensor, enough: float
         rise = (moved - weights) @ ((product + product_moved) / 2 - linear)  # F(moved) - F(weights)
         if rise > 0 or not moved.isfinite().all():
             if momentum == 1.0:
-                break  # a plain gradient step raises F by rounding alone
+                break  # rounding: a plain gradient step cannot raise F
             ahead, product_ahead, momentum = weights, product, 1.0
             continue
         following = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
@@ -84,9 +83,9 @@ def accelerate(quadratic: Tensor, linear: Tensor, weights: Tensor, enough: float
 
 
 def pivot(quadratic: Tensor, linear: Tensor, weights: Tensor, enough: float = 0.0) -> Tensor:
-    """Exact steps from pi [T]: to the optimum of the positive weights, or on the way there to where one becomes 0.
+    """Exact steps from pi [T] towards the optimum of the positive weights, which end where one becomes 0.
 
-    Where that optimum is reached, the weight of smallest g_j comes in, until the gap is `enough`. Q [T, T] and r [T] as
+    If the optimum is reached, the weight of smallest g_j is added, until the gap is `enough`. Q [T, T] and r [T] are as
     in `sweep`.
     """
     inside = weights > 0
@@ -108,7 +107,7 @@ def pivot(quadratic: Tensor, linear: Tensor, weights: Tensor, enough: float = 0.
         candidate[places] = moved / moved.sum()
         gradient = quadratic @ candidate - linear
         rise = (candidate - weights) @ (gradient + quadratic @ weights - linear) / 2  # F(candidate) - F(weights)
-        if not (rise <= 0 or _gap(gradient, candidate) < gap(quadratic, linear, weights)):  # by rounding alone
+        if not (rise <= 0 or _gap(gradient, candidate) < gap(quadratic, linear, weights)):  # progress is below rounding
             break
         weights = candidate
         if falling.any():
@@ -122,7 +121,7 @@ def pivot(quadratic: Tensor, linear: Tensor, weights: Tensor, enough: float = 0.
 
 
 def _optimum(quadratic: Tensor, linear: Tensor) -> Tensor | None:
-    """The minimum [k] over sum_j pi_j = 1 alone, signs free: Q pi = r - level; None where Q [k, k] says of none."""
+    """The minimum [k] under sum_j pi_j = 1 alone, with any signs: Q pi = r - level; None if Q [k, k] gives none."""
     factor = safe_cholesky(quadratic, strict=False)
     both = torch.cholesky_solve(torch.stack([linear, torch.ones_like(linear)], 1), factor)
     free, ones = both.T
@@ -131,5 +130,5 @@ def _optimum(quadratic: Tensor, linear: Tensor) -> Tensor | None:
 
 
 def _gap(gradient: Tensor, weights: Tensor) -> float:
-    # differences from the smallest: of numbers that are nearly alike the sum would round
+    # differences from the minimum lose fewer digits
     return float(weights @ (gradient - gradient.min()))

@@ -1,9 +1,9 @@
-"""What a stick-breaking mixture loses where it is cut, in the space of a kernel: how many components are enough.
+"""The truncation error of a stick-breaking mixture in the space of a kernel: how many components suffice.
 
-The mass r_t that sticks 1..t leave has E r_t^2 = prod_{k<=t} b_k (b_k + 1) / (c_k (c_k + 1)), c = a + b, which is
-(alpha / (alpha + 2))^t for the Dirichlet process. This takes the place of Theorem 2 of Muandet (2012), whose rate
-exp(-t / alpha) is neither a bound nor the one in expectation (docs/derivations/hilbert-embedding, "The quadratic
-program"; docs/derivations/mixtures, "What the papers print").
+The mass r_t beyond sticks 1..t has E r_t^2 = prod_{k<=t} b_k (b_k + 1) / (c_k (c_k + 1)), c = a + b, which is (alpha /
+(alpha + 2))^t for the Dirichlet process. This replaces Theorem 2 of Muandet (2012), whose rate exp(-t / alpha) is
+neither a bound nor the expected one (docs/derivations/hilbert-embedding, "The quadratic program";
+docs/derivations/mixtures, "What the papers print").
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a fit learned: one class for each structure, from whichever backend."""
+"""Posteriors: the result of a fit, with one class for each structure, for all backends."""
 
 from .base import Posterior
 from .diagnosis import ChainsDisagree, Diagnosis

@@ -1,8 +1,8 @@
-"""Greedy search for a consensus of partitions, compiled (SALSO).
+"""Compiled greedy search for a consensus of partitions (SALSO).
 
-A search has blocks [N] of the rows (-1: in none), their sizes [B] and, for each draw s, the numbers of rows
-`counts[s, j, b]` that draw s has in block j and the candidate in block b; `gains` are the g of these numbers, where
-g(m) = F(m + 1) - F(m) is all that tells one loss from another.
+A search has blocks [N] of the rows (-1: in none), their sizes [B] and, for each draw s, the number `counts[s, j, b]` of
+rows that are in block j of the draw and in block b of the candidate. `gains` are the g of these numbers; g(m) = F(m +
+1) - F(m) is all that depends on the loss.
 """
 
 import numpy as np
@@ -25,7 +25,7 @@ def shuffle(stream, rows):
 
 @part
 def put(n, block, sign, labels, blocks, sizes, counts, gains, steps):
-    """Row n joins a block (sign 1) or leaves it (-1)."""
+    """Put row n into a block (sign 1) or take it out (-1)."""
     blocks[n] = block if sign > 0 else -1
     sizes[block] += sign
     for s in range(labels.shape[1]):
@@ -36,7 +36,7 @@ def put(n, block, sign, labels, blocks, sizes, counts, gains, steps):
 
 @part
 def cheapest(n, own, labels, sizes, gains, steps, costs):
-    """The block that row n, which is in none, joins at the least cost; its own one, if it has one, on a tie."""
+    """The cheapest block for row n, which is in none; on a tie its former block `own`, if it had one."""
     top, empty = 0, -1
     for b in range(len(sizes)):
         if sizes[b] > 0:
@@ -52,7 +52,7 @@ def cheapest(n, own, labels, sizes, gains, steps, costs):
     best = own
     for b in range(top):
         costs[b] = steps[sizes[b]] - 2.0 * costs[b] / labels.shape[1]
-        # an empty block is as good as any other one
+        # all empty blocks cost the same
         if (sizes[b] > 0 or b == empty) and (best < 0 or costs[b] < costs[best] - 1e-9 * (1.0 + abs(costs[best]))):
             best = b
     return best
@@ -60,7 +60,7 @@ def cheapest(n, own, labels, sizes, gains, steps, costs):
 
 @part
 def sweeten(stream, order, most, labels, blocks, sizes, counts, gains, steps, costs):
-    """Put every row into its cheapest block, in random order, until a pass moves none; rows in none are placed."""
+    """Put every row into its cheapest block, in random order, until a pass moves none; rows in no block are placed."""
     for _ in range(most):
         moved = False
         shuffle(stream, order)
@@ -77,7 +77,7 @@ def sweeten(stream, order, most, labels, blocks, sizes, counts, gains, steps, co
 
 @part
 def loss_of(sizes, counts, values):
-    """sum_b F(A_b) - 2 / S sum_sjb F(n^s_jb), which the expected loss differs from by a constant and the scale."""
+    """sum_b F(A_b) - 2 / S sum_sjb F(n^s_jb): the expected loss up to its scale and a constant."""
     shared, own = 0.0, 0.0
     for number in counts.ravel():
         shared += values[number]
@@ -88,7 +88,7 @@ def loss_of(sizes, counts, values):
 
 @part
 def become(target, labels, blocks, sizes, counts, gains, steps):
-    """Move rows so that their blocks are the target [N], -1 for none."""
+    """Move rows so that their blocks are `target` [N], -1 for none."""
     for n in range(len(blocks)):
         if blocks[n] != target[n]:
             if blocks[n] >= 0:
@@ -99,9 +99,9 @@ def become(target, labels, blocks, sizes, counts, gains, steps):
 
 @entry
 def search(stream, start, labels, num_labels, num_blocks, values, steps, most, tries):
-    """One run from blocks [N], -1 for rows to be placed one after another; returns the blocks and what `loss_of` says.
+    """Run one search from blocks [N] (-1: the row is placed first); return the blocks and their `loss_of`.
 
-    Sweetening never makes the loss higher, and a block that was destroyed comes back where that did not lower it.
+    Sweetening never raises the loss, and a block that was destroyed is restored if that did not lower the loss.
     """
     N, S = labels.shape
     order, blocks, sizes = np.arange(N), np.full(N, -1), np.zeros(num_blocks, np.int64)
@@ -129,7 +129,7 @@ def search(stream, start, labels, num_labels, num_blocks, values, steps, most, t
 
 @entry
 def shared_values(candidates, draws, num_candidates, num_labels, values, totals):
-    """Fill [C] with the means over the draws of sum_jb F(n_jb), of candidates [C, N] and draws [S, N]."""
+    """Set totals [C] to the means over draws of sum_jb F(n_jb), for candidates [C, N] and draws [S, N]."""
     table = np.zeros((num_candidates, num_labels), np.int64)
     for c in range(len(candidates)):
         for s in range(len(draws)):

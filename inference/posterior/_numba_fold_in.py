@@ -1,4 +1,4 @@
-"""The fixed point of `fold_in` compiled: document by document, each until its counts settle."""
+"""The compiled fixed point of `fold_in`: document by document, each until its counts settle."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from ..compiled.decorators import entry
 
 @entry
 def fold_in(starts, columns, values, weights, concentration, collapsed, most_steps, tolerance, counts):
-    """Fill the expected counts [N, K] of documents in compressed rows, from b [V, K]."""
+    """Set the expected counts [N, K] of documents in compressed rows, given b [V, K]."""
     num_topics = weights.shape[1]
     longest = 1
     for n in range(len(counts)):

@@ -1,4 +1,4 @@
-"""What every structure shares of a fitted model: its draws, its trace, files, and the way to ArviZ."""
+"""The base class of posteriors: draws, trace, files, and conversion to ArviZ."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Posterior:
     shard : in a fit among ranks, the rows of this rank, to which samples by row, such as assignments, belong; None: all
     """
 
-    record: ClassVar[type[Any]] = AnyDraw  # what a draw of the structure holds
+    record: ClassVar[type[Any]] = AnyDraw  # declares the entries of a draw
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Posterior:
         return self.replace(samples=self.samples | rows, shard=None)
 
     def _tables(self, shard: Shard) -> dict[str, str]:
-        """Names of samples [S, N, ...] that are split among ranks, and what their axis N is called."""
+        """The names of samples [S, N, ...] that are split among ranks, with the name of their axis N."""
         axes = tables_of(self.record)
         return {name: axes[name] for name in sorted(axes.keys() & self.samples.keys()) if axes[name] in shard.sizes}
 
@@ -105,7 +105,7 @@ class Posterior:
         return posterior_html(self)
 
     def facts(self) -> list[str]:
-        """What `repr` says of the structure."""
+        """Facts about the structure for `repr`."""
         return []
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -171,8 +171,7 @@ class Posterior:
         return posterior
 
     def rehearse(self) -> None:
-        """Raise if the first draw and the model do not go together. Predicts for no rows, and lets any error
-        through."""
+        """Raise if the first draw and the model are inconsistent, by predictions for no rows."""
 
     def diagnose(self) -> Diagnosis:
         """Whether the chains agree, by quantities that do not depend on component labels, and what to do if not."""
@@ -192,7 +191,7 @@ class Posterior:
             chosen = []
         if not chosen or len(set(chosen)) < len(chosen):
             raise ValueError(f"chains is {shown(chains)}; expected some of 0 to {number - 1}, each once, such as [0].")
-        if number == 1:  # its trace may be of several restarts
+        if number == 1:  # the trace may have several restarts
             return self
         draws = torch.arange(sum(self.num_draws)).split(self.num_draws)
         index = torch.cat([draws[chain] for chain in chosen])

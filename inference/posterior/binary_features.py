@@ -1,4 +1,4 @@
-"""What posteriors over binary features answer, whether rows have the features or dimensions of a projection have."""
+"""Results that posteriors over binary features share, whether rows or dimensions have the features."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class BinaryFeatures:
 
     @cached_property
     def representative(self) -> int:
-        """The draw whose numbers of features shared by pairs are nearest to their posterior means.
+        """The draw whose numbers of features shared by pairs are closest to their posterior means.
 
-        Of many pairs a thousand are looked at, the same in each draw.
+        Of many pairs a thousand are used, the same in each draw.
         """
         if len(self.samples["features"]) == 1:
             return 0
@@ -38,18 +38,17 @@ class BinaryFeatures:
         return int((shared - shared.mean(0)).square().sum(1).argmin())
 
     def facts(self) -> list[str]:
-        """What `repr` says of the structure."""
+        """Facts about the structure for `repr`."""
         return [f"{self.num_latent_features} features"]
 
 
 def summaries_per(each: str) -> Callable[[BinaryFeatures], Draw]:
-    """The summaries of posteriors in which `each` is what has features, such as "row"."""
+    """The summaries of posteriors in which each `each` has features, such as "row"."""
     return partial(feature_summaries, each=each)
 
 
 def feature_summaries(posterior: BinaryFeatures, each: str) -> Draw:
-    """Numbers of features used, of those that a row (or other `each`) has and of those that pairs share [S, P], the
-    length of the weights, and what is one number in each draw."""
+    """Numbers of features, per row (or other `each`) and shared by pairs [S, P], length of the weights, scalars."""
     features = posterior.samples["features"] > 0.5
     return {
         "num_latent_features": features.any(1).sum(1),

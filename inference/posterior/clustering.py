@@ -1,4 +1,4 @@
-"""Summaries of assignments of the training points that do not depend on the labels of the components."""
+"""Summaries of the assignments of training points that do not depend on the numbering of components."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Clustering:
         return self._best_draw("vi")
 
     def facts(self) -> list[str]:
-        """What `repr` says of the structure."""
+        """Facts about the structure for `repr`."""
         return [f"{self.num_components} components"]
 
     def _best_draw(self, loss: str) -> int:
@@ -99,7 +99,7 @@ class Clustering:
 
 
 def rows_moved(posterior: Posterior, place: Tensor, left_out: Any, joining: Callable[[Any, Draw], Tensor]) -> Draw:
-    """The samples of a posterior with other rows for its training points: what `over_rows` does.
+    """The samples of a posterior with other training rows, for `over_rows`.
 
     Parameters
     ----------
@@ -126,14 +126,14 @@ def rows_moved(posterior: Posterior, place: Tensor, left_out: Any, joining: Call
     return samples
 
 
-EXPECTED_LOSS = "expected_loss"  # of each draw, over rows as often as they counted in the fit
+EXPECTED_LOSS = "expected_loss"  # of each draw, with rows weighted as in the fit
 
 
 def clustering_summaries(posterior: Clustering) -> Draw:
-    """What does not depend on labels of the assignments, and whatever else is one number in each draw, [S] each.
+    """Summaries of assignments that do not depend on numbering, and all scalars of the draws, [S] each.
 
-    Numbers of components and of those with a single point, largest size, entropy of the sizes in nats, and [S, P] of
-    pairs of points whether they share a component.
+    Numbers of components and of those with a single point, largest size, entropy of the sizes in nats, and [S, P]
+    whether pairs of points share a component.
     """
     assignments = posterior.samples[LABELS]
     sizes = [torch.bincount(draw) for draw in assignments]

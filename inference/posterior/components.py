@@ -1,7 +1,7 @@
-"""What a draw says of rows under each of its components: for posteriors over partitions and over sequences alike.
+"""Densities, parameters and scores of rows under the components of a draw, for partitions and sequences.
 
-A component's inputs are in a draw as posterior `hyperparameters` [K, S] of the family, as `parameters.<name>` [K, ...]
-of a family without conjugacy, or as `centers` [K, D] in the small-variance limit.
+The parameters of a component are in a draw as posterior `hyperparameters` [K, S] of the likelihood, as
+`parameters.<name>` [K, ...] of a likelihood without conjugacy, or as `centers` [K, D] in the small-variance limit.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ..structures import Draw
 
 
 def component_size(model: Model, X: Any) -> int:
-    """How many numbers a component of rows [N, D] has, at the least: its hyperparameters, or a centre."""
+    """The least number of values of a component for rows [N, D]: its hyperparameters, or a centre."""
     return max(X.shape[1], len(model.likelihood.prior()))
 
 
 def log_component_density(model: Model, X: Tensor, draw: Draw) -> Tensor:
-    """log p(x_n | component k) [N, K] of rows [N, D]; of centres -scale times the divergence, up to a constant."""
+    """log p(x_n | component k) [N, K] of rows [N, D]; for centres -scale times the divergence, up to a constant."""
     likelihood = model.likelihood
     if "centers" in draw:
         cost: Tensor = likelihood.divergence(likelihood.coordinates(X), draw["centers"])
@@ -38,7 +38,7 @@ def log_component_density(model: Model, X: Tensor, draw: Draw) -> Tensor:
 
 
 def expected_parameters(model: Model, draw: Draw) -> Parameters:
-    """Parameters [K, ...] of the components of a draw, those that it leaves open at their expectations.
+    """Parameters [K, ...] of the components of a draw; expectations, if the draw has hyperparameters.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def expected_parameters(model: Model, draw: Draw) -> Parameters:
 
 
 def draw_parameters(model: Model, draw: Draw, index: Tensor, generator: torch.Generator) -> Parameters:
-    """Parameters [M, ...] of components of a draw with indices [M], drawn where it leaves them open; K: a new one."""
+    """Parameters [M, ...] of components `index` [M] of a draw (K: a new one), drawn if it has hyperparameters."""
     if "hyperparameters" not in draw:
         return {name: value[index] for name, value in _drawn_parameters(draw).items()}
     seen = draw["hyperparameters"]
@@ -67,7 +67,7 @@ def _drawn_parameters(draw: Draw) -> Parameters:
 
 
 def log_unseen_density(model: Model, X: Tensor, draw: Draw) -> Tensor:
-    """log p(x_n) [N, 1] of rows [N, D] in a component not yet seen; -inf where the draw does not know of any."""
+    """log p(x_n) [N, 1] of rows [N, D] in a new component; -inf if the draw has no such component."""
     if "hyperparameters" not in draw:
         return torch.full((len(X), 1), -torch.inf, dtype=X.dtype, device=X.device)
     density: Tensor = model.likelihood.log_predictive(X, model.likelihood.prior().unsqueeze(0))
@@ -75,7 +75,7 @@ def log_unseen_density(model: Model, X: Tensor, draw: Draw) -> Tensor:
 
 
 def score_moments(model: Model, X: Tensor, draw: Draw) -> tuple[Tensor, Tensor | None]:
-    """Means [N, K, C] of the scores of rows [N, D] and, of variational classifiers, variances [N, K, C]."""
+    """Means [N, K, C] of the scores of rows [N, D], and for variational classifiers variances [N, K, C]."""
     features, weights = model.features(X), draw["weights"]
     scores = scores_of(features, weights)
     if "precision_tril" not in draw or not scores.numel():
@@ -84,7 +84,7 @@ def score_moments(model: Model, X: Tensor, draw: Draw) -> tuple[Tensor, Tensor |
 
 
 def counts_hyperplanes(model: Model, discriminative: bool | None) -> bool:
-    """Whether hyperplanes count as well as the likelihood; None: they do where components repel.
+    """Whether hyperplanes count as well as the likelihood; None: if components repel.
 
     Raises
     ------
@@ -101,9 +101,9 @@ def counts_hyperplanes(model: Model, discriminative: bool | None) -> bool:
 
 
 def hyperplane_gain(model: Model, X: Tensor, draw: Draw) -> Tensor:
-    """h(f) [N, K]: what the hyperplanes of a draw add to the log weight of a component for rows [N, D].
+    """h(f) [N, K]: the hyperplanes' term in the log weights of the components of a draw, for rows [N, D].
 
-    Of variational hyperplanes it is the difference of the bounds of E log phi, as in the fit.
+    For variational hyperplanes it is the difference of the bounds of E log phi, as in the fit.
     """
     scores, variance = score_moments(model, X, draw)
     if variance is None:

@@ -62,7 +62,7 @@ def expected_losses(candidates: Tensor, assignments: Tensor, loss: str = "vi") -
 def _searched(
     rng: np.random.Generator, draws: NDArray[Any], best: NDArray[Any], values: NDArray[Any], num_runs: int
 ) -> NDArray[Any]:
-    """The best end of a run from the best draw, and of others."""
+    """The best result of a run from the best draw and of `num_runs` other runs."""
     from ._numba_consensus import search  # compiles or loads machine code: only where it is needed
 
     labels, num_labels = np.ascontiguousarray(draws.T), int(draws.max()) + 1
@@ -71,7 +71,7 @@ def _searched(
     for start in [best.astype(np.int64), *[np.full(len(best), -1)] * num_runs]:
         stream = rng.integers(1, 2**64, 1, dtype=np.uint64)
         runs.append(search(stream, start, *sizes, values, np.diff(values), _MOST_PASSES, _MOST_DESTROYED))
-    found: NDArray[Any] = min(runs, key=lambda run: run[1])[0]  # the first of equals, from the best draw
+    found: NDArray[Any] = min(runs, key=lambda run: run[1])[0]  # among equals the first, from the best draw
     return found
 
 
@@ -86,7 +86,7 @@ def _losses(candidates: NDArray[Any], draws: NDArray[Any], values: NDArray[Any])
 
 
 def _values(loss: str, num_data: int) -> NDArray[Any]:
-    """F [N + 2] of 0, 1, ... rows."""
+    """F [N + 2] for 0, 1, ... rows."""
     sizes = np.arange(num_data + 2.0)
     if loss == "binder":
         return sizes**2 / max(1, num_data) ** 2
@@ -94,7 +94,7 @@ def _values(loss: str, num_data: int) -> NDArray[Any]:
 
 
 def _spaced(assignments: Tensor, most: int) -> NDArray[Any]:
-    """At most so many of the draws [S, N], evenly spaced, few enough that a search has room for its tables."""
+    """At most `most` of the draws [S, N], evenly spaced, and few enough for the tables of a search."""
     num_blocks = int(assignments.max()) + 1 if assignments.numel() else 1
     room = max(_FEWEST_DRAWS, _ROOM // (num_blocks * (num_blocks + 2)))
     number = min(len(assignments), most, room)
@@ -103,13 +103,13 @@ def _spaced(assignments: Tensor, most: int) -> NDArray[Any]:
 
 
 def _compact(assignments: Tensor) -> NDArray[Any]:
-    """The same partitions [S, N] with labels 0, 1, ... without gaps, int32."""
+    """The partitions [S, N] as int32, blocks numbered 0, 1, ... without gaps."""
     rows = assignments.cpu().numpy()
     return np.stack([np.unique(row, return_inverse=True)[1].reshape(-1) for row in rows]).astype(np.int32)
 
 
 def _by_size(blocks: NDArray[Any]) -> NDArray[Any]:
-    """The same partition [N] with its blocks in decreasing order, of equals the one with the earliest row first."""
+    """The partition [N] with its blocks in decreasing order of size; on ties the earliest row comes first."""
     _, first, labels, sizes = np.unique(blocks, return_index=True, return_inverse=True, return_counts=True)
     rank = np.empty(len(sizes), np.int64)
     rank[np.lexsort((first, -sizes))] = np.arange(len(sizes))
@@ -117,5 +117,5 @@ def _by_size(blocks: NDArray[Any]) -> NDArray[Any]:
     return found
 
 
-_FEWEST_DRAWS, _ROOM = 10, 2**24  # numbers in a table of a search
+_FEWEST_DRAWS, _ROOM = 10, 2**24  # the largest table of a search
 _MOST_PASSES, _MOST_DESTROYED = 100, 10

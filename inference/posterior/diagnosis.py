@@ -75,7 +75,7 @@ class Diagnosis:
 def diagnose(posterior: Any) -> Diagnosis:
     """Whether the chains of a posterior agree; see `Diagnosis`."""
     num_draws, num_chains = min(posterior.num_draws), len(posterior.num_draws)
-    if sum(posterior.num_draws) == 1 or "share" in posterior.samples:  # of optima that are averaged
+    if sum(posterior.num_draws) == 1 or "share" in posterior.samples:  # an average of several optima
         return Diagnosis("one draw", _of_one_draw(posterior.trace), {}, {}, {}, [[0]])
     if num_draws < FEWEST_DRAWS:
         advice = f"a chain has {num_draws} draws, and it takes {FEWEST_DRAWS} to compare chains. Raise num_samples."
@@ -93,7 +93,7 @@ def diagnose(posterior: Any) -> Diagnosis:
 
 @dataclass(frozen=True)
 class _Table:
-    """R-hat and effective sizes by name, of C chains."""
+    """R-hat and effective sizes by name, for C chains."""
 
     rhat: dict[str, float]
     bulk_size: dict[str, float]
@@ -115,9 +115,9 @@ class _Table:
 
 
 def _compared(found: Draw, table: _Table) -> Diagnosis:
-    """The verdict on several chains."""
+    """The diagnosis of several chains."""
     number = _effective_draws(found)
-    # an autocorrelation time apart, draws still have some of it
+    # at a distance of one autocorrelation time, draws are still correlated
     distance = _distances(found, max(_LEAST_THINNED, min(_MOST_THINNED, int(number / 2))))
     means = _block_means(distance, table.num_chains)
     how = {"energy": _energy(means), "ratio": _ratio(means), "p_value": _p_value(distance, table.num_chains)}
@@ -134,17 +134,17 @@ def _compared(found: Draw, table: _Table) -> Diagnosis:
     return table.diagnosis("agree", "the chains are alike: pool their draws.", together, **how)
 
 
-# -- distances of draws ------------------------------------------------------------------------------------------------
+# -- distances between draws -------------------------------------------------------------------------------------------
 
 
 def _by_chain(value: Tensor, num_draws: list[int]) -> Tensor:
-    """Values [S, ...] of all draws as [C, S, Q] float64; of chains of different lengths their last draws."""
+    """Values [S, ...] of all draws as [C, S, Q] float64; chains of different lengths are cut to their last draws."""
     chains = value.double().reshape(len(value), -1).split(num_draws)
     return torch.stack([chain[-min(num_draws) :] for chain in chains])
 
 
 def _effective_draws(found: Draw) -> float:
-    """Of a chain: of the slowest number on average, or of all pairs where they move least."""
+    """Effective draws of a chain: of the slowest scalar on average, or of all pairs where these have fewest."""
     scalars = torch.cat([value for value in found.values() if value.shape[2] == 1], 2)
     pairs = [value for value in found.values() if value.shape[2] > 1]
     sizes = [torch.stack([bulk_size(chain.unsqueeze(0)) for chain in scalars]).mean(0).min()]
@@ -153,7 +153,7 @@ def _effective_draws(found: Draw) -> float:
 
 
 def _distances(found: Draw, number: int) -> Tensor:
-    """Squared distances [C S', C S'] of so many draws of each chain, evenly spaced, chain after chain."""
+    """Squared distances [C S', C S'] of `number` draws of each chain, evenly spaced, chain after chain."""
     pairs = [value for value in found.values() if value.shape[2] > 1]
     scalars = [(value - value.mean((0, 1))) / value.std((0, 1)).clamp(min=1e-12) for value in found.values()]
     values = torch.cat(pairs or scalars, 2)
@@ -163,7 +163,7 @@ def _distances(found: Draw, number: int) -> Tensor:
 
 
 def _block_means(distance: Tensor, num_chains: int) -> Tensor:
-    """Mean distances [C, C] between chains, and within them of a draw from another one."""
+    """Mean distances [C, C] between chains; on the diagonal, between different draws of one chain."""
     number = len(distance) // num_chains
     means = distance.view(num_chains, number, num_chains, number).mean((1, 3))
     means.diagonal().mul_(number / max(1, number - 1))
@@ -182,12 +182,12 @@ def _ratio(means: Tensor) -> float:
 
 
 def _over(between: Tensor, within: Tensor) -> Tensor:
-    """Their ratio [...], 1 if both are 0."""
+    """The ratio [...], 1 if both are 0."""
     return torch.where(between + within > 0, between / within, 1.0)
 
 
 def _p_value(distance: Tensor, num_chains: int) -> float:
-    """The share of permutations of the draws among chains that have as much energy."""
+    """The share of permutations of draws among chains with at least the same energy."""
     generator = torch.Generator(distance.device).manual_seed(0)
     seen, as_much = _energy(_block_means(distance, num_chains)), 1
     for _ in range(_NUM_PERMUTATIONS):
@@ -198,8 +198,7 @@ def _p_value(distance: Tensor, num_chains: int) -> float:
 
 
 def _groups(means: Tensor) -> list[list[int]]:
-    """Groups of chains that are in one place. Two chains are linked if they are no farther apart than draws of one
-    chain."""
+    """Groups of chains in one place; two chains are linked if they are no farther apart than draws of one chain."""
     within = means.diagonal()
     near = _over(means, (within.unsqueeze(0) + within.unsqueeze(1)) / 2) < _LARGE_RATIO
     near.fill_diagonal_(True)
@@ -209,7 +208,7 @@ def _groups(means: Tensor) -> list[list[int]]:
 
 
 def _lower(log_joint: Tensor | None) -> dict[int, float]:
-    """By chain, how far its mean log joint is below that of the best one, if that is two standard deviations."""
+    """How far each chain's mean log joint is below that of the best one, for chains two standard deviations below."""
     if log_joint is None:
         return {}
     gap = log_joint.mean(1).max() - log_joint.mean(1).squeeze(1)
@@ -217,7 +216,7 @@ def _lower(log_joint: Tensor | None) -> dict[int, float]:
     return {chain: float(below) for chain, below in enumerate(gap) if below > _LARGE_GAP * spread}
 
 
-# -- words -------------------------------------------------------------------------------------------------------------
+# -- advice ------------------------------------------------------------------------------------------------------------
 
 
 def _of_one_draw(trace: Any) -> str:
@@ -275,8 +274,8 @@ def _of_few(table: _Table) -> str:
     )
 
 
-FEWEST_DRAWS = 20  # of a chain, to compare it with others
-_MOST_SHOWN = 100  # of quantities of one kind
+FEWEST_DRAWS = 20  # least number of draws of a chain for a comparison
+_MOST_SHOWN = 100  # quantities of one kind in the table
 _LARGE_RHAT, _FEW_EFFECTIVE = 1.01, 100
 _LEAST_THINNED, _MOST_THINNED, _NUM_PERMUTATIONS = 10, 50, 499
 _SMALL_P, _LARGE_RATIO, _LARGE_GAP = 0.01, 1.05, 2.0

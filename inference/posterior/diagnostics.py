@@ -1,4 +1,4 @@
-"""How well chains mix: rank-normalized split R-hat and effective sample sizes, of many quantities at once.
+"""Mixing of chains: rank-normalized split R-hat and effective sample sizes, for many quantities at once.
 
 References
 ----------
@@ -17,10 +17,10 @@ __all__ = ["bulk_size", "joint_size", "rhat", "tail_size"]
 
 
 def rhat(draws: Tensor) -> Tensor:
-    """R-hat [Q] of quantities [C, S, Q] in C chains of S >= 4 draws, which a spread that differs raises as well.
+    """R-hat [Q] of quantities [C, S, Q] in C chains of S >= 4 draws; different spreads also raise it.
 
-    The larger of the split R-hats of ranks, as normal quantiles, of x and of |x - median|. 1 if a quantity never
-    changes, inf if it differs between chains alone.
+    It is the larger of the split R-hats of normal quantiles of the ranks of x and of |x - median|. 1 if a quantity
+    never changes, inf if it differs between chains alone.
     """
     folded = (draws - draws.flatten(0, 1).quantile(0.5, dim=0)).abs()
     return torch.maximum(*(_split_rhat(_normal_ranks(_split(each))) for each in (draws, folded)))
@@ -38,18 +38,18 @@ def tail_size(draws: Tensor) -> Tensor:
 
 
 def joint_size(draws: Tensor) -> Tensor:
-    """Effective number of draws [] of quantities [C, S, Q] all together: for the sum of the errors of their means."""
+    """Joint effective number of draws [] of quantities [C, S, Q], for the sum of the squared errors of their means."""
     return _size(draws, jointly=True).squeeze(0)
 
 
 def _split(draws: Tensor) -> Tensor:
-    """Both halves of each chain as chains [2 C, S / 2, Q], without the draw between them if there is one."""
+    """Both halves of each chain as chains [2 C, S / 2, Q], without the draw between them if S is odd."""
     half = draws.shape[1] // 2
     return torch.cat([draws[:, :half], draws[:, -half:]])
 
 
 def _normal_ranks(draws: Tensor) -> Tensor:
-    """Normal quantiles of the ranks among all chains, of equals the mean one."""
+    """Normal quantiles of the ranks among all chains; equal values have their mean rank."""
     columns = draws.flatten(0, 1).T.contiguous()
     ordered = columns.sort(1).values
     below, within = (torch.searchsorted(ordered, columns, right=right) for right in (False, True))
@@ -66,7 +66,7 @@ def _split_rhat(draws: Tensor) -> Tensor:
 
 
 def _size(draws: Tensor, *, jointly: bool = False) -> Tensor:
-    """Number [Q] of draws over the time of autocorrelation, whose sum ends with a pair that is not positive."""
+    """Number of draws divided by the autocorrelation time, [Q]; its sum ends at the first pair that is not positive."""
     chains, number, _ = draws.shape
     covariance = _autocovariance(draws).mean(0)  # [S, Q]
     between = draws.mean(1).var(0) if chains > 1 else torch.zeros_like(covariance[0])
@@ -80,7 +80,7 @@ def _size(draws: Tensor, *, jointly: bool = False) -> Tensor:
     pairs = even + odd
     ends = (pairs <= 0).double()
     ends[-1] = 1.0
-    first = ends.argmax(0)  # pairs before count, and half of it
+    first = ends.argmax(0)  # the pairs before this one count, and its even half
     before = torch.arange(last, device=draws.device).unsqueeze(1) < first
     time = 2 * torch.where(before, pairs.cummin(0).values, 0.0).sum(0) - 1
     time = time + even.gather(0, first.unsqueeze(0)).squeeze(0).clamp(min=0.0)
@@ -90,7 +90,7 @@ def _size(draws: Tensor, *, jointly: bool = False) -> Tensor:
 
 
 def _autocovariance(draws: Tensor) -> Tensor:
-    """Of every chain [C, S, Q], divided by S at all lags."""
+    """Autocovariance of each chain [C, S, Q], divided by S at all lags."""
     number = draws.shape[1]
     centred = draws - draws.mean(1, keepdim=True)
     spectrum = torch.fft.rfft(centred, 2 * number, dim=1).abs().square()

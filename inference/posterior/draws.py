@@ -1,13 +1,12 @@
-"""What a draw of each structure holds, by name: backends construct these records, and posteriors stack them.
+"""The entries of a draw of each structure, by name; backends construct these records, and posteriors stack them.
 
-The text beside a type names the axes of the tensor in one draw, as `shapes.Axes` explains. What follows it fills the
-components that a draw has less than others (`stacking`); None: 0. A record says which names must be there and which may
-be. A draw has further numbers under names of their own: hyperparameters of prior and
-likelihood, such as `concentration` [], and `parameters.<name>` [K, ...] of the components of a family without
-conjugacy.
+The text in an annotation names the axes of the tensor in one draw, as `shapes.Axes` explains. The values after it fill
+the components that a draw has less than others (`stacking`); the default is 0. A record states which names are required
+and which are optional. A draw may have further numbers: hyperparameters of prior and likelihood, such as
+`concentration` [], and `parameters.<name>` [K, ...] of the components of a likelihood without conjugacy.
 """
 
-# no postponed annotations here: TypedDict reads `Required` when the class is made
+# no postponed annotations: TypedDict reads `Required` when the class is created
 
 import math
 from collections.abc import Mapping
@@ -19,27 +18,28 @@ from ..structures import Draw
 from .shapes import Axes, require_draw
 
 FIRST = "first"  # fill by copies of the first component, so that densities stay finite
-NONE = -math.inf  # fill by log weights of nothing
+NONE = -math.inf  # fill by log weights of absent components
 Scalar = Annotated[Tensor, "float:"]
 
 
 class ComponentDraw(TypedDict, total=False):
-    """A draw of a model with components: a mixture, a chain of states, or label sets. K are its components.
+    """A draw of a model with K components: of a mixture, of a chain of states, or of label sets.
 
-    Their inputs are `hyperparameters` of the family, `parameters.<name>`, or `centers` in the small-variance limit.
+    The components' parameters are `hyperparameters` of the likelihood, `parameters.<name>`, or `centers` in the
+    small-variance limit.
     """
 
     assignments: Required[Annotated[Tensor, "int:N"]]  # in samples of the smallest integer type that holds them
-    log_mixture: Required[Annotated[Tensor, "K+1", NONE]]  # the last: a component not yet seen
+    log_mixture: Required[Annotated[Tensor, "K+1", NONE]]  # the last entry: a new component
     responsibilities: Annotated[Tensor, "N K"]  # of SVI and Hilbert embeddings
     hyperparameters: Annotated[Tensor, "K H", FIRST]
     centers: Annotated[Tensor, "K Q", FIRST]
-    scale: Scalar  # of a divergence from a centre
+    scale: Scalar  # factor on the divergence from a centre
     log_joint: Scalar
     penalty: Scalar
     gap: Scalar  # of a Hilbert embedding
-    expected_loss: Annotated[Tensor, "float:..."]  # [1] where rows counted otherwise than once
-    # what a later batch of SVI goes on from
+    expected_loss: Annotated[Tensor, "float:..."]  # [1], if rows were weighted
+    # for later batches of SVI
     sticks: Annotated[Tensor, "any:..."]  # [2, T - 1]
     prior_factor: Annotated[Tensor, "any:..."]
     num_seen: Annotated[Tensor, "float:..."]  # [1] rows
@@ -50,7 +50,7 @@ class PartitionDraw(ComponentDraw, total=False):
 
     weights: Required[Annotated[Tensor, "K P C"]]
     precision_tril: Annotated[Tensor, "K C P P", FIRST]  # of variational classifiers
-    unseen_weights: Annotated[Tensor, "A P C"]  # of components without points, where components repel
+    unseen_weights: Annotated[Tensor, "A P C"]  # hyperplanes of components without points, if components repel
     temperature: Scalar  # of `tempered` centres
     slope: Scalar  # of `with_slope`
     share: Scalar  # of `averaged_with`
@@ -58,12 +58,12 @@ class PartitionDraw(ComponentDraw, total=False):
 
 
 class SequenceDraw(PartitionDraw, total=False):
-    """A draw of a model of sequences, whose components are states; the last column: all states not yet seen."""
+    """A draw of a model of sequences, whose components are states; the last column is for all new states."""
 
     log_start: Required[Annotated[Tensor, "K+1", NONE]]
     log_transitions: Required[Annotated[Tensor, "K K+1", FIRST, NONE]]
-    log_unseen_row: Annotated[Tensor, "K+1", NONE]  # how a state not yet seen is left
-    log_edges: Annotated[Tensor, "K+1 K+1"]  # of small variance, minus what a move costs; the last row: of a start
+    log_unseen_row: Annotated[Tensor, "K+1", NONE]  # transitions out of a new state
+    log_edges: Annotated[Tensor, "K+1 K+1"]  # small variance: minus the cost of a transition; last row: of a start
     transition_penalty: Scalar
 
 
@@ -74,18 +74,18 @@ class LabelDraw(ComponentDraw, total=False):
     classifier_tril: Annotated[Tensor, "C P P"]
     label_hyperparameters: Annotated[Tensor, "K R", FIRST]
     label_means: Annotated[Tensor, "K C", FIRST]
-    label_totals: Annotated[Tensor, "K+1"]  # of labels that are counts
+    label_totals: Annotated[Tensor, "K+1"]  # for labels that are counts
 
 
 class FeatureDraw(TypedDict, total=False):
     """A draw of a latent feature model: K features of N rows, loadings of D columns, C scores."""
 
-    features: Required[Annotated[Tensor, "any:N K"]]  # bits, int8; of SVI probabilities
-    log_odds: Required[Annotated[Tensor, "K", NONE]]  # of the features of a new row
+    features: Required[Annotated[Tensor, "any:N K"]]  # bits, int8; for SVI probabilities
+    log_odds: Required[Annotated[Tensor, "K", NONE]]  # of having each feature, for a new row
     loadings: Required[Annotated[Tensor, "K D"]]
     weights: Required[Annotated[Tensor, "K C"]]
     input_weights: Required[Annotated[Tensor, "P C"]]
-    loading_covariance: Annotated[Tensor, "U K K"]  # of the U kinds of columns
+    loading_covariance: Annotated[Tensor, "U K K"]  # for the U kinds of columns
     kind: Annotated[Tensor, "int:D"]
     log_joint: Scalar
     penalty: Scalar
@@ -95,7 +95,7 @@ class FeatureDraw(TypedDict, total=False):
 class ProjectionDraw(TypedDict, total=False):
     """A draw of M tasks that share a projection from D columns to K features."""
 
-    features: Required[Annotated[Tensor, "any:D K"]]  # bits, int8; of SVI probabilities
+    features: Required[Annotated[Tensor, "any:D K"]]  # bits, int8; for SVI probabilities
     weights: Required[Annotated[Tensor, "K M"]]
     input_weights: Required[Annotated[Tensor, "P M"]]
     log_odds: Annotated[Tensor, "K"]
@@ -107,25 +107,25 @@ class ProjectionDraw(TypedDict, total=False):
 class TopicDraw(TypedDict, total=False):
     """A draw of a topic model: K topics of V words, M tokens, C scores."""
 
-    topics: Required[Annotated[Tensor, "K V"]]  # expectations: of Gibbs given the assignments, of SVI under q
-    weights: Required[Annotated[Tensor, "K C"]]  # of SVI their means
+    topics: Required[Annotated[Tensor, "K V"]]  # expectations: for Gibbs given the assignments, for SVI under q
+    weights: Required[Annotated[Tensor, "K C"]]  # for SVI their means
     topic_sizes: Required[Annotated[Tensor, "K"]]  # (expected) numbers of tokens
     document_concentration: Required[Scalar]
     topic_concentration: Required[Scalar]
-    log_topics: Annotated[Tensor, "K V"]  # of SVI, expected logs
-    classifier_tril: Annotated[Tensor, "any:..."]  # of SVI [C, K, K], of the precisions of the weights
-    num_seen: Annotated[Tensor, "float:..."]  # of SVI [1] documents
-    assignments: Annotated[Tensor, "int:M"]  # of Gibbs, in the order of `TopicData`
+    log_topics: Annotated[Tensor, "K V"]  # for SVI, expected logs
+    classifier_tril: Annotated[Tensor, "any:..."]  # for SVI [C, K, K] Cholesky factors of the precisions of the weights
+    num_seen: Annotated[Tensor, "float:..."]  # for SVI [1] documents
+    assignments: Annotated[Tensor, "int:M"]  # for Gibbs, in the order of `TopicData`
     log_joint: Scalar
     duality_gap: Scalar
 
 
 class AnyDraw(TypedDict):
-    """A draw of a structure that does not declare the names of its tensors."""
+    """A draw of a structure that does not declare its entries."""
 
 
 def drawn(record: Mapping[str, object], *others: Mapping[str, Tensor]) -> Draw:
-    """A draw: the record of its structure, and what else it holds by name, such as hyperparameters."""
+    """A draw: the record of its structure, and further entries such as hyperparameters."""
     found: dict[str, Any] = dict(record)
     for other in others:
         found |= other
@@ -138,13 +138,13 @@ def axes_of(record: type[Any]) -> Axes:
 
 
 def tables_of(record: type[Any]) -> dict[str, str]:
-    """The first axis in one draw of each name of a record that has any: N of what has an entry for each row."""
+    """The first axis in one draw of each entry that has one; N for entries with one value per row."""
     found = {name: axes.rpartition(":")[2].split() for name, axes in axes_of(record).items()}
     return {name: axes[0] for name, axes in found.items() if axes}
 
 
 def fills_of(record: type[Any]) -> dict[str, tuple[Any, ...]]:
-    """What fills the axes K and K+1 of each name where a draw has fewer components than others, in their order."""
+    """The fill values of each entry for its axes K and K+1, in this order."""
     return {name: text[1:] for name, text in _notes(record).items()}
 
 
@@ -160,6 +160,6 @@ def names_of(record: type[Any]) -> tuple[str, ...]:
 
 
 def require_record(draw: Draw, record: type[Any], whose: str) -> None:
-    """Raise ValueError unless a draw has the names and axes of its record; `whose` says which backend's it is."""
+    """Raise ValueError unless a draw has the names and axes of its record; `whose` names the backend in the message."""
     if record is not AnyDraw:
         require_draw(draw, names_of(record), axes_of(record), f"A draw of {whose}", record.__name__)

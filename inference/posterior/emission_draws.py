@@ -1,4 +1,4 @@
-"""Rows drawn along paths of states: each from its own state alone, or from the rows before it too."""
+"""Draws of rows along paths of states: given the own state alone, or also the rows before."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def draw_paths(start: Tensor, log_rows: Tensor, num_steps: int, generator: torch
 def draw_rows(
     model: StateSpace, parameters: Parameters, paths: Tensor, given: Any, generator: torch.Generator
 ) -> Tensor:
-    """Rows [B T, D] along the paths [B, T], from parameters [K, ...]; those of `given` [M, D] come before each path.
+    """Draw rows [B T, D] along the paths [B, T], with parameters [K, ...]; `given` [M, D] are rows before each path.
 
     Raises
     ------
@@ -45,7 +45,7 @@ def draw_rows(
 
 
 def _last_rows(model: StateSpace, given: Any, like: Tensor) -> Tensor:
-    """The last rows [lags, D] of `given`, the latest first."""
+    """The last rows [lags, D] of `given`, latest first."""
     if given is None:
         raise ValueError(f"given is None; with lags={model.lags} a sequence goes on from rows: pass some as given.")
     rows, _, observed = as_sequences(given, num_features=model.num_features, min_rows=0, like=like)

@@ -136,7 +136,7 @@ class FeaturePosterior(BinaryFeatures, ScorePrediction, Posterior):
 
     def rehearse(self) -> None:
         width = self.model.num_features
-        # without rows nothing is inferred, and as many rows as columns would hide a map that takes one for the other
+        # more rows than columns, so that a map that confuses the two fails
         rows = self.samples["loadings"].new_zeros(width + 1, width)
         self._features(rows, self.draw(0))
         self._require_classes(rows)
@@ -160,8 +160,7 @@ class FeaturePosterior(BinaryFeatures, ScorePrediction, Posterior):
             yield ScoreMixture(scores.new_zeros(len(scores), 1), scores.unsqueeze(1), None)
 
     def _linear(self, bits: Tensor, draw: Draw, generator: torch.Generator) -> tuple[Tensor, Draw]:
-        """W^T z [N, D] of bits [N, K], each row at loadings of its own where the draw has only their law, and the
-        hyperparameters of the likelihood."""
+        """W^T z [N, D] of bits [N, K], with loadings drawn where only their law is known; and hyperparameters."""
         mean = bits @ draw["loadings"]
         if "loading_covariance" in draw:
             variance = torch.einsum("nk,ukl,nl->nu", bits, draw["loading_covariance"], bits)[:, draw["kind"]]
@@ -169,7 +168,7 @@ class FeaturePosterior(BinaryFeatures, ScorePrediction, Posterior):
         return mean, self._hyperparameters(draw, mean)
 
     def _hyperparameters(self, draw: Draw, like: Tensor) -> Draw:
-        """The hyperparameters of the likelihood."""
+        """The hyperparameters of the likelihood in a draw."""
         return {name: draw[name] for name in self.model.likelihood.start(like)}
 
     def _features(self, X: Tensor, draw: Draw) -> Tensor:
@@ -185,22 +184,21 @@ class FeaturePosterior(BinaryFeatures, ScorePrediction, Posterior):
 
 
 def different_rows(bits: Tensor, most: int) -> Tensor:
-    """Some different rows [U, K] of bits [N, K], at most so many: the same ones whatever order the rows are in, and
-    however often they occur."""
+    """At most `most` different rows [U, K] of bits [N, K], independent of the order of the rows and of repetitions."""
     generator = torch.Generator().manual_seed(0)
     factors = torch.randint(-(2**62), 2**62, (bits.shape[1],), generator=generator).to(bits.device)
-    keys, order = (bits * factors).sum(1).sort(stable=True)  # as if at random
+    keys, order = (bits * factors).sum(1).sort(stable=True)  # a pseudo-random order
     first = torch.ones_like(keys, dtype=torch.bool)
     first[1:] = keys[1:] != keys[:-1]
     return bits[order[first][:most]]
 
 
 _NUM_CANDIDATES = 64
-_MOST_PASSES = 10_000  # of an SVM: few bits in many combinations take many
+_MOST_PASSES = 10_000  # of an SVM: few bits in many combinations need many
 
 
 def _state_size(model: Model, data: FeatureData, number: int) -> int:
-    """Loadings, and bits or their probabilities."""
+    """The numbers of loadings, and of bits or their probabilities."""
     return number * (data.X.shape[1] + data.num_data)
 
 

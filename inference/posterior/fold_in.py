@@ -1,14 +1,14 @@
-"""Topics of new documents, the topics' words being known: expected counts by a fixed point, the same in every run.
+"""Topics of new documents for given topics: expected counts by a fixed point, the same in every run.
 
 With theta_n integrated out, the token m of document n has
 
     phi_mk  prop. to  b_kw (alpha + sum_{m' != m} phi_m'k)                  "collapsed": for draws of topics b
     phi_mk  prop. to  b_kw exp(digamma(alpha + sum_{m'} phi_m'k))           "mean field": for b = exp(E log topic)
 
-The first is the conditional of the collapsed Gibbs sampler at expected counts (Asuncion, Welling, Smyth & Teh 2009),
-where sweeps over the tokens would give the same averages up to its neglect of their spread; the second is the
-coordinate ascent of q(theta) q(z) (Blei, Ng & Jordan 2003). All tokens of a document take a step together, from phi
-prop. to b, until its counts settle. No margin factor enters: a new document has no target.
+The first is the conditional of the collapsed Gibbs sampler at expected counts (Asuncion, Welling, Smyth & Teh 2009);
+Gibbs sweeps over the tokens would give the same averages, except that it neglects the variance of the counts. The
+second is coordinate ascent of q(theta) q(z) (Blei, Ng & Jordan 2003). All tokens of a document are updated together,
+from phi prop. to b, until the counts settle. There is no margin factor, since a new document has no target.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def expected_counts(
 
 
 def _fold_in(X: SparseRows, weights: Tensor, concentration: float, collapsed: bool) -> Tensor:
-    """The same [N, K] for a few documents, from b [V, K], as tensors."""
+    """The counts [N, K] of a few documents in tensor code, from b [V, K]."""
     own, numbers = weights[X.columns], X.values.unsqueeze(1)
     phi = own / own.sum(1, keepdim=True)
     counts, limit = X.entry_sums(numbers * phi), _TOLERANCE * X.sum(1).clamp(min=1.0).unsqueeze(1)

@@ -1,4 +1,4 @@
-"""What notebooks show of a posterior: model, backend, sizes, how the fit went, and what its chains say."""
+"""The HTML of a posterior for notebooks: model, backend, sizes, trace and diagnosis."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .trace import Trace
 
 
 def posterior_html(posterior: Any) -> str:
-    """A table of what `repr` says, the trace as a small picture, and the verdict of `diagnose`."""
+    """A table with the facts of `repr`, the trace as a small picture, and the verdict of `diagnose`."""
     trace, found = posterior.trace, posterior.diagnose()
     sizes = {name: "x".join(map(str, value.shape[1:])) for name, value in posterior.samples.items() if value.ndim > 1}
     rows = {
@@ -28,7 +28,7 @@ def posterior_html(posterior: Any) -> str:
 
 
 def sparkline(trace: Trace) -> str:
-    """SVG of the values of a trace, a line for each chain."""
+    """SVG of the values of a trace, one line per chain."""
     finite = trace.values[trace.values.isfinite()]
     low, high = (float(end) for end in finite.aminmax()) if len(finite) else (0.0, 1.0)
     lines = "".join(
@@ -40,7 +40,7 @@ def sparkline(trace: Trace) -> str:
 
 
 def _points(values: Tensor, low: float, high: float) -> str:
-    """Points of the finite values [steps] of a chain, at most as many as the picture is wide."""
+    """Points of the finite values [steps] of a chain, at most one per pixel of width."""
     steps = torch.linspace(0, max(0, len(values) - 1), min(len(values), _WIDTH)).round().long()
     width = max(1, len(values) - 1)
     return " ".join(

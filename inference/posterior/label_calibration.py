@@ -1,4 +1,4 @@
-"""Which labels a row has, from probabilities: thresholds, the k largest, and probabilities fitted to held-out rows."""
+"""Choice of labels from probabilities (thresholds, the k largest), and calibration on held-out rows."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def shared_threshold(probabilities: Tensor, signs: Tensor) -> float:
 def fit_calibration(mixture: Tensor, classifiers: Tensor, signs: Tensor, offset: Tensor) -> Tensor:
     """(a, b, d_1..d_C) [2 + C] of logit p_c = a mixture_c + b classifiers_c + d_c, by penalized logistic regression.
 
-    With o the offset,  d_c = (a + b - 1) o_c + r_c:  views say how far the odds are from what they are of all rows, so
-    that a view with less of a say leaves a rare label as rare. a and b are drawn to 1, and r [C] to 0, as by one
-    observation of unit precision each. Neither a nor b is negative: a view that speaks against itself on these rows, as
-    that of a mixture of one component may, has no say.
+    With o the offset, d_c = (a + b - 1) o_c + r_c: a view enters by how far its odds are from those among all rows, so
+    that a smaller weight of a view leaves a rare label rare. a and b are shrunk to 1 and r [C] to 0, each as by one
+    observation of unit precision. Neither a nor b is negative: a view that contradicts itself on these rows, as that of
+    a mixture of one component may, gets weight 0.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def fit_calibration(mixture: Tensor, classifiers: Tensor, signs: Tensor, offset:
     base = -offset.double()
     heard = views.new_ones(2)
     slopes, shift = _fitted(views, y, known, base)
-    while (slopes < 0).any():  # the lower one first, since the other may then be above 0
+    while (slopes < 0).any():  # first the lower one: without it the other may be positive
         heard[slopes.argmin()] = 0.0
         slopes, shift = _fitted(heard.view(-1, 1, 1) * views, y, known, base)
         slopes = heard * slopes
@@ -88,8 +88,7 @@ def fit_calibration(mixture: Tensor, classifiers: Tensor, signs: Tensor, offset:
 
 
 def _fitted(views: Tensor, y: Tensor, known: Tensor, base: Tensor) -> tuple[Tensor, Tensor]:
-    """Slopes [2] of views [2, N, C] and shifts [C] from log odds `base` [C], by Newton steps; y and known [N, C] are 0
-    or 1."""
+    """Slopes [2] of views [2, N, C] and shifts [C] relative to log odds `base` [C]; y, known [N, C] are 0 or 1."""
     slopes, shift = views.new_ones(2), torch.zeros_like(base)
 
     def cost(slopes: Tensor, shift: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What all backends leave in a draw of a multi-label model, in the form that its posterior reads."""
+"""The entries that all backends write to a draw of a multi-label model."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ..structures import Draw
 
 
 def label_draw(kept: Draw, classifiers: Tensor, data: KernelData, model: BNMC) -> Draw:
-    """A draw of the mixture of (x, y) with the parts of x and y told apart, and classifiers [P, C] beside it.
+    """A draw of the mixture of (x, y), with separate parameters of x and y and with classifiers [P, C].
 
-    `hyperparameters` [K, S] become those of x, and `label_hyperparameters` [K, R] those of y; of small variance
-    `centers` [K, D'] become those of x in its coordinates, and `label_means` [K, C]. Of counts there are
-    `label_totals` [K + 1] as well: how many a row has in each component, and in one not yet seen. `data` are
-    `LabelData`, or a stream of such.
+    `hyperparameters` [K, S] become those of x, and `label_hyperparameters` [K, R] those of y. In the small-variance
+    limit `centers` [K, D'] become those of x in its coordinates, and `label_means` [K, C] those of y. Labels that are
+    counts also have `label_totals` [K + 1], the mean total of a row in each component and in a new one. `data` are
+    `LabelData`, or a stream of it.
     """
     parts: Draw = {}
     if "centers" in kept:
@@ -43,7 +43,7 @@ def finished_draw(kept: Draw, classifiers: Tensor, data: KernelData, model: BNMC
 
 
 def counts_labels(model: BNMC) -> bool:
-    """Whether labels are counts, which share a total, and not bits."""
+    """Whether labels are counts that share a total, rather than bits."""
     family: Any = model.label_likelihood  # resolved
     found: bool = family.given_totals
     return found
@@ -60,7 +60,7 @@ def label_means(model: BNMC, chi: Tensor) -> Tensor:
 def _totals(kept: Draw, data: Any, model: BNMC) -> Tensor:
     """Mean counts [K + 1] of the labelled rows of each component, shrunk by one row towards the mean of all.
 
-    Of a stream, whose rows are gone, those of its first rows, in the components that x tells.
+    For a stream, they are those of its first rows, in the components given x.
     """
     shares = kept.get("responsibilities")
     if hasattr(data, "first"):  # a stream

@@ -1,8 +1,9 @@
-"""What the draws of a multi-label model say of rows: its mixture, its classifiers, and both in a coupled joint.
+"""Label probabilities under the draws of a multi-label model: by its mixture, its classifiers, or a coupled joint.
 
-With R_k(x) the weights of a row's components, the mixture has psi(x) = sum_k R_k E psi_k; the classifiers have
-s(x) = E sigma(f). Under "product" these are two views of one label; "and" and "multinomial" state one probability of
-both (docs/derivations/label-sets, "Prediction"). Draws count by how well they predict x and the labels that are known.
+With R_k(x) the weights of a row's components, the mixture has psi(x) = sum_k R_k E psi_k; the classifiers have s(x) = E
+sigma(f). In the joint "product" these are two views of one label; "and" and "multinomial" have one probability that
+depends on both (docs/derivations/label-sets, "Prediction"). Draws are weighted by how well they predict x and the known
+labels.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from .label_draws import label_means
 
 
 class Views(NamedTuple):
-    """What both views say of N rows and C labels."""
+    """Both views of N rows and C labels."""
 
     mixture: Tensor  # [N, C] probabilities
     classifiers: Tensor  # [N, C] log odds
 
 
 def mixture_view(model: BNMC, draws: Sequence[Draw], X: Any, labels: Tensor | None) -> Tensor:
-    """psi(x) [N, C], of counts 1 - exp(-r(x) psi(x)) with the mean total r(x): the label is counted at all."""
+    """psi(x) [N, C]; for counts 1 - exp(-r(x) psi(x)), the probability of at least one, with the mean total r(x)."""
     evidence, found, totals = [], [], []
     for draw in draws:
         log_weights = component_weights(model, X, labels, draw)
@@ -44,7 +45,7 @@ def mixture_view(model: BNMC, draws: Sequence[Draw], X: Any, labels: Tensor | No
 
 
 def classifier_view(model: BNMC, draws: Sequence[Draw], X: Any) -> Tensor:
-    """Log odds [N, C] of E sigma(f); of a loss that is no likelihood those of its factor at the mean score."""
+    """Log odds [N, C] of E sigma(f); for a loss that is no likelihood, those of its factor at the mean score."""
     if not model.loss.is_likelihood:
         scores = model.features(X) @ torch.stack([draw["classifiers"] for draw in draws]).mean(0)
         return model.coding.decisions(scores, model.loss)
@@ -68,8 +69,10 @@ def joint_view(model: BNMC, draws: Sequence[Draw], X: Any, labels: Tensor | None
 
 
 def component_weights(model: BNMC, X: Any, labels: Tensor | None, draw: Draw) -> Tensor:
-    """log W [N, K + 1] of rows with known labels [N, C], the last component one not yet seen; of centres 0 at the
-    nearest one and -inf elsewhere."""
+    """log W [N, K + 1] of the components for rows with known labels [N, C]; the last component is new.
+
+    With centres it is 0 at the nearest centre and -inf elsewhere.
+    """
     seen = log_component_density(model, X, draw)
     if "centers" in draw:
         closed = draw["log_mixture"][:-1] == -torch.inf
@@ -100,8 +103,7 @@ def _log_labels(model: BNMC, X: Any, labels: Tensor, draw: Draw) -> Tensor:
 
 
 def row_scores(model: BNMC, X: Any, draw: Draw) -> Tensor:
-    """Log odds [N, C] of rows under the classifiers of a draw; of variational ones those whose sigma is about
-    E sigma(f)."""
+    """Log odds [N, C] of rows under a draw's classifiers; if variational, those with sigma about E sigma(f)."""
     features = model.features(X)
     scores = features @ draw["classifiers"]
     if "classifier_tril" in draw:
@@ -111,7 +113,7 @@ def row_scores(model: BNMC, X: Any, draw: Draw) -> Tensor:
 
 
 def component_means(model: BNMC, draw: Draw) -> Tensor:
-    """E psi [K + 1, C] of the components of a draw, the last one not yet seen."""
+    """E psi [K + 1, C] of the components of a draw; the last one is new."""
     labels: Any = model.label_likelihood
     prior = label_means(model, labels.prior()).unsqueeze(0)
     if "label_means" in draw:

@@ -50,10 +50,10 @@ from .stacking import stacks
 
 
 class HeldOut(NamedTuple):
-    """Scores of rows that a fit has not seen, beside the labels that they have."""
+    """Scores and labels of rows that a fit has not seen."""
 
-    mixture: Tensor  # [N, C] log odds; of a coupled joint 0
-    classifiers: Tensor  # [N, C] log odds, of a coupled joint those of both
+    mixture: Tensor  # [N, C] log odds; in a coupled joint 0
+    classifiers: Tensor  # [N, C] log odds; in a coupled joint those of the joint probability
     signs: Tensor  # [N, C] +1 and -1, NaN where a label is missing
 
 
@@ -162,7 +162,7 @@ class MultiLabelPosterior(Clustering, Posterior):
         offset = self._offset(self.samples["log_mixture"])
         return self._recalibrated(torch.cat([offset.new_tensor([share, 1.0]), share * offset]))
 
-    # -- components ------------------------------------------------------------------------------------------------
+    # -- components ----------------------------------------------------------------------------------------------------
 
     def assign(self, X: Any, *, known: Any = None) -> Any:
         """Component [N] of each row in the representative draw, from its features and `known` labels [N, C]."""
@@ -218,16 +218,16 @@ class MultiLabelPosterior(Clustering, Posterior):
         if not isinstance(calibration, Tensor) or calibration.shape != (2 + self.model.num_labels,):
             raise ValueError(f"its calibration is {shown(calibration)}")
 
-    # -- both views ------------------------------------------------------------------------------------------------
+    # -- the two views -------------------------------------------------------------------------------------------------
 
     def checked(self, X: Any) -> Any:
-        """The rows [N, D] of X as a user passes it."""
+        """The rows [N, D] of a user's argument X."""
         rows = as_features(X, num_features=self.model.num_features, like=self.samples["log_mixture"])
         self.model.likelihood.admit(rows)
         return rows
 
     def views(self, X: Any, labels: Tensor | None = None) -> Views:
-        """Both views of rows [N, D], of which labels [N, C] are known, NaN where one is not."""
+        """Both views of rows [N, D], given known labels [N, C], NaN where unknown."""
         draws = list(self.draws())
         mixture = [mixture_view(self.model, draws, *part) for part in _both(X, labels)]
         classifiers = [classifier_view(self.model, draws, part) for part in chunks(X)]
@@ -251,7 +251,7 @@ class MultiLabelPosterior(Clustering, Posterior):
         return a * mixture + b * classifiers + offset
 
     def _stated(self, X: Any, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Log odds [N, C] of both views; of a coupled joint 0 and its own, since it states one probability of both."""
+        """Log odds [N, C] of both views; in a coupled joint 0 and those of its one probability."""
         if not self.model.is_coupled:
             views = self.views(X, labels)
             return logit(views.mixture), views.classifiers
@@ -260,7 +260,7 @@ class MultiLabelPosterior(Clustering, Posterior):
         return torch.zeros_like(joint), joint
 
     def _of_components(self, X: Tensor, draw: Draw, own: Tensor) -> tuple[Tensor, Tensor]:
-        """As `_stated`, for rows [N, D] whose component [N] of a draw is known, K of one not yet seen."""
+        """As `_stated`, for rows [N, D] with known components `own` [N] of a draw (K: a new one)."""
         psi = component_means(self.model, draw)[own]
         if not self.model.is_coupled:
             return logit(psi), classifier_view(self.model, [draw], X)
@@ -268,11 +268,11 @@ class MultiLabelPosterior(Clustering, Posterior):
         return torch.zeros_like(joint), joint
 
     def _joining(self, X: Any, draw: Draw, labels: Tensor | None = None) -> Tensor:
-        """Log weights [N, K] of the components of a draw for rows of which `labels` [N, C] are known."""
+        """Log weights [N, K] of the components of a draw for rows with known `labels` [N, C]."""
         return component_weights(self.model, X, labels, draw)[:, :-1]
 
     def _joined(self, folds: Iterable[HeldOut]) -> HeldOut:
-        """All folds as one; ValueError unless they are what `held_out` returns, of as many labels."""
+        """All folds joined; ValueError unless they are results of `held_out` with the same number of labels."""
         C = self.model.num_labels
         parts = list(folds) if isinstance(folds, list | tuple | Iterator) else []
         if not parts or not all(isinstance(part, HeldOut) and part.signs.shape[1] == C for part in parts):
@@ -284,7 +284,7 @@ class MultiLabelPosterior(Clustering, Posterior):
         return self.replace(metadata=metadata)
 
     def _offset(self, like: Any) -> Tensor:
-        """-logit rate [C], which both views hold; of a coupled joint 0."""
+        """-logit rate [C], which both views include; in a coupled joint 0."""
         base = -logit(self.model.label_rates.to(like.dtype))
         return torch.zeros_like(base) if self.model.is_coupled else base
 
@@ -305,14 +305,14 @@ class MultiLabelPosterior(Clustering, Posterior):
 
 
 def _both(X: Any, labels: Tensor | None) -> Iterator[tuple[Any, Tensor | None]]:
-    """Rows and their known labels in parts."""
+    """Rows and their known labels, in chunks."""
     if labels is None:
         return ((part, None) for part in chunks(X))
     return zip(chunks(X), chunks(labels), strict=True)
 
 
 def _state_size(model: BNMC, data: LabelData, number: int) -> int:
-    """Hyperparameters, of rows and of labels."""
+    """The numbers of hyperparameters, of rows and of labels."""
     return number * (component_size(model, data.X) + data.y.shape[1])
 
 

@@ -1,4 +1,4 @@
-"""New data of a posterior: rows drawn from its predictive distribution, and what goes with them."""
+"""Rows drawn from the predictive distribution of a posterior, with targets and assignments."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class NewData(NamedTuple):
     """The N rows that `sample` drew."""
 
     X: Tensor  # [N, D]
-    y: Tensor | None  # [N], or [N, C] of sets of labels; None of a model without targets
-    assignments: Tensor | None  # [N] int64, as `sample` of the posterior says; None of one without components
+    y: Tensor | None  # [N], or [N, C] for label sets; None for a model without targets
+    assignments: Tensor | None  # [N] int64, as in the posterior's `sample`; None for a model without components
 
 
 def stream(generator: torch.Generator | None, like: Tensor) -> torch.Generator:
-    """The generator of a user on the device of `like` [...]; None: one of seed 0, so that calls without agree."""
+    """The user's generator, on the device of `like` [...]; None: a new one of seed 0, so that such calls agree."""
     if generator is None:
         return torch.Generator(like.device).manual_seed(0)
     if not isinstance(generator, torch.Generator) or generator.device.type != like.device.type:
@@ -37,14 +37,14 @@ def stream(generator: torch.Generator | None, like: Tensor) -> torch.Generator:
 
 
 def number_of_rows(name: str, value: Any, width: int, like: Tensor) -> int:
-    """How many rows of so many numbers to draw, for which there is room on the device of `like` [...]."""
+    """The number of rows to draw, each of `width` numbers; ValueError if they do not fit on `like`'s device [...]."""
     number: int = read(name, value, Whole(1))
     require_room(name, number, 8 * number * (1 + width), like.device)
     return number
 
 
 def read_totals(totals: Any, given: bool, number: int, like: Tensor) -> Tensor | None:
-    """Totals [N] in the dtype of `like` [...] of rows whose total is `given` and not modelled; None of others.
+    """Totals [N] in the dtype of `like` [...] for rows whose total is `given`, not modelled; None for other rows.
 
     Raises
     ------
@@ -64,18 +64,18 @@ def read_totals(totals: Any, given: bool, number: int, like: Tensor) -> Tensor |
 
 
 class MixtureRows(NamedTuple):
-    """N rows of the mixture that the draws of a posterior make up."""
+    """N rows drawn from the mixture of all draws of a posterior."""
 
     X: Tensor  # [N, D]
-    draws: Tensor  # [N], which draw a row has come from
-    own: Tensor  # [N], its component among those of the draw
-    generator: torch.Generator  # for what goes with the rows
+    draws: Tensor  # [N], the draw that each row comes from
+    own: Tensor  # [N], its component in that draw
+    generator: torch.Generator  # for further draws
 
 
 def mixture_rows(
     model: Model, samples: Draw, num_rows: int, totals: Any, generator: torch.Generator | None
 ) -> MixtureRows:
-    """Rows drawn from the mixture of x that samples [S, ...] leave of a model, as `PartitionPosterior.sample` says."""
+    """Rows drawn from the mixture of x given by samples [S, ...] of a model, as in `PartitionPosterior.sample`."""
     log_mixture, mixture = samples["log_mixture"], Predictive.of(model, samples)
     number = number_of_rows("num_rows", num_rows, int(model.num_features or 0), log_mixture)
     own_stream = stream(generator, log_mixture)
@@ -86,8 +86,7 @@ def mixture_rows(
 
 
 def by_draw(draws: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Each draw that some rows have come from, and the indices [M] of these rows, some thousand at a time, from the
-    draw of every row [N]."""
+    """Each draw with the indices [M] of its rows, in chunks, from the draw of every row [N]."""
     order = draws.argsort(stable=True)
     found, counts = draws[order].unique_consecutive(return_counts=True)
     for draw, rows in zip(found.tolist(), order.split(counts.tolist()), strict=True):
@@ -95,7 +94,7 @@ def by_draw(draws: Tensor) -> Iterator[tuple[int, Tensor]]:
 
 
 def in_place(parts: list[tuple[Tensor, Tensor]]) -> Tensor | None:
-    """Values [N, ...] from parts of them, each with its places [M]; None of no parts."""
+    """Values [N, ...] from parts of them, each with its indices [M]; None if there are no parts."""
     if not parts:
         return None
     places, values = (torch.cat(pieces) for pieces in zip(*parts, strict=True))

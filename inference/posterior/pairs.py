@@ -1,4 +1,4 @@
-"""What draws say of pairs of points: numbers that do not depend on labels, and tell partitions and features apart."""
+"""Statistics of pairs of points, which do not depend on numbering and distinguish partitions and features."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from ..structures import Draw
 
 
 def same_label(assignments: Tensor) -> Tensor:
-    """Whether pairs of points have one label in each of the draws [S, N]; [S, P] bool."""
+    """Whether pairs of points share a component in each of the draws [S, N]; [S, P] bool."""
     one, other = some_pairs(assignments.shape[1], assignments.device)
     return assignments[:, one] == assignments[:, other]
 
 
 def shared_features(features: Tensor) -> Tensor:
-    """How many features pairs of rows share in each of the draws [S, N, K] of bits; [S, P]."""
+    """The number of features that pairs of rows share in each of the draws [S, N, K] of bits; [S, P]."""
     one, other = some_pairs(features.shape[1], features.device)
     return torch.stack([(draw[one] & draw[other]).sum(1) for draw in features])
 
 
 def numbers_of(samples: Draw) -> Draw:
-    """Those that are one number in each draw, [S] each."""
+    """The entries that are one number in each draw, [S] each."""
     return {name: value for name, value in samples.items() if value.ndim == 1}
 
 
@@ -33,7 +33,7 @@ def weight_norms(samples: Draw) -> Tensor:
 
 
 def some_pairs(number: int, device: torch.device) -> Tensor:
-    """Pairs [2, P] of the first so many numbers, the same each time: all of them, or a thousand at random."""
+    """Pairs [2, P] of the numbers 0..number-1, the same in each call: all of them, or a thousand at random."""
     if number * (number - 1) // 2 <= _NUM_PAIRS:
         return torch.combinations(torch.arange(number, device=device)).T
     generator = torch.Generator(device).manual_seed(0)

@@ -106,7 +106,7 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         return like(torch.cat(each, 1), X)
 
     def _log_joint(self, X: Tensor, index: Tensor) -> Tensor:
-        """log p(x_n, y_n | draw) [S, N] of rows [N, D] with the classes of these indices [N], -1: not known."""
+        """log p(x_n, y_n | draw) [S, N] of rows [N, D] with class indices [N]; -1: not known."""
         found = []
         for mixture in self.score_mixtures(X):
             log_labels = self._averaged(mixture).log()
@@ -296,27 +296,26 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
     def score_mixtures(self, X: Tensor, *, spread: bool = False) -> Iterator[ScoreMixture]:
         for draw in self.draws():
             if not spread:
-                draw.pop("precision_tril", None)  # variances cost the most, and scores are averaged without
+                draw.pop("precision_tril", None)  # variances are costly, and mean scores do not need them
             mean, variance = score_moments(self.model, X, draw)
-            # the score of a component not yet seen is 0, the mean under the prior of its classifier
+            # a new component has score 0, the mean under the prior of its classifier
             unseen = None if variance is None else pad(variance, (0, 0, 0, 1))
             yield ScoreMixture(self._predictive_weights(X, draw), pad(mean, (0, 0, 0, 1)), unseen)
 
     def _draw_own_targets(self, X: Tensor, draw: Draw, own: Tensor, generator: torch.Generator) -> Tensor | None:
-        """Targets [N] of rows [N, D] that have a component [N] of a draw, K of one not yet seen."""
+        """Draw targets [N] of rows [N, D] with components `own` [N] of a draw (K: a new one)."""
         (mean, variance), rows = score_moments(self.model, X, draw), torch.arange(len(X), device=X.device)
         spread = None if variance is None else pad(variance, (0, 0, 0, 1))[rows, own]
         return self.draw_targets(pad(mean, (0, 0, 0, 1))[rows, own], spread, generator)
 
     def _predictive_weights(self, X: Tensor, draw: Draw) -> Tensor:
-        """log W [N, K + 1] by which the scores of a draw count."""
+        """The log weights log W [N, K + 1] of the scores of a draw."""
         if "temperature" not in draw or not draw["temperature"] > 0:
             return self._log_weights(X, draw)
         return self._log_weights(X, draw, nearest=False) / draw["temperature"] + draw["log_mixture"]
 
     def _joining(self, X: Tensor, draw: Draw, with_margin: bool | None = None) -> Tensor:
-        """Log weights [N, K] of the components of a draw for new rows, up to a constant for each row; None: with
-        hyperplanes where they count."""
+        """Log weights [N, K] of a draw's components for new rows, up to a constant; None: hyperplanes if they count."""
         with_margin = counts_hyperplanes(self.model, with_margin)
         log_weights = self._log_weights(X, draw, nearest=not with_margin)[:, :-1]
         return log_weights + hyperplane_gain(self.model, X, draw) if with_margin else log_weights
@@ -349,9 +348,9 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         return log_weights + torch.cat([gain, new], 1) + rejected.unsqueeze(1)
 
     def _log_weights(self, X: Tensor, draw: Draw, *, nearest: bool = True) -> Tensor:
-        """log W [N, K + 1] of a draw, the last column a component not yet seen.
+        """log W [N, K + 1] of a draw; the last column is a new component.
 
-        For centres it is 0 at the nearest one, and -inf elsewhere; with `nearest` false -scale times the divergence.
+        With centres it is 0 at the nearest one and -inf elsewhere; if not `nearest`, -scale times the divergence.
         """
         seen = log_component_density(self.model, X, draw)
         if "centers" not in draw:
@@ -364,7 +363,7 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
 
 
 def _read_shares(given: Any) -> list[float]:
-    """Numbers of at least 0; empty where they are none."""
+    """The shares as numbers >= 0; empty if they are none."""
     try:
         return [_SHARE.read(share) for share in given] if isinstance(given, list | tuple) else []
     except (TypeError, ValueError):
@@ -372,12 +371,12 @@ def _read_shares(given: Any) -> list[float]:
 
 
 _TEMPERATURE = _SHARE = Number(least=0.0)
-_ROUNDING = 1e-6  # of shares
-_OWN = {"temperature", "slope"}  # what a fit may have and others not
+_ROUNDING = 1e-6  # error of the sum of shares
+_OWN = {"temperature", "slope"}  # entries that a fit may have and others not
 
 
 def _state_size(model: Model, data: Data, number: int) -> int:
-    """Hyperparameters, and hyperplanes."""
+    """The numbers of hyperparameters and hyperplanes."""
     return number * (component_size(model, data.X) + data.features.shape[1] * data.targets.shape[1])
 
 

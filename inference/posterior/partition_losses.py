@@ -9,7 +9,7 @@ from ...models.domains import OneOf, read
 
 
 def contingency(one: Tensor, other: Tensor) -> Tensor:
-    """Numbers of points [K1, K2] in each pair of blocks of two partitions [N]."""
+    """Numbers of points [K1, K2] in both block i of one and block j of the other of two partitions [N]."""
     rows, columns = int(one.max()) + 1, int(other.max()) + 1
     return torch.bincount(one.long() * columns + other, minlength=rows * columns).view(rows, columns).double()
 
@@ -78,4 +78,4 @@ def _binder(table: Tensor) -> float:
     return float(squares / table.sum() ** 2)
 
 
-LOSSES = {"vi": _variation_of_information, "binder": _binder}  # of tables of two partitions, by name
+LOSSES = {"vi": _variation_of_information, "binder": _binder}  # functions of the contingency table of two partitions

@@ -92,7 +92,7 @@ class ProjectionPosterior(BinaryFeatures, ScorePrediction, Posterior):
         return NewTask(self, mean[:width], mean[width:])
 
     def checked(self, X: Any) -> Tensor:
-        """The rows [N, D] of what a user passes."""
+        """The rows [N, D] of a user's argument."""
         rows = as_features(X, num_features=self.model.num_features, like=self.samples["weights"])
         if rows.is_sparse:
             raise ValueError(f"X is sparse; {type(self.model).__name__} needs dense rows: pass X.toarray().")
@@ -109,7 +109,7 @@ class ProjectionPosterior(BinaryFeatures, ScorePrediction, Posterior):
 
     @cached_property
     def coefficients(self) -> Tensor:
-        """E Z eta [D, M]: what the scores of the tasks see of the preprocessed rows."""
+        """E Z eta [D, M]: the coefficients of the tasks' scores for preprocessed rows."""
         total = torch.zeros_like(self.samples["features"][0], dtype=self.samples["weights"].dtype)
         total = total.new_zeros(len(total), self.model.num_tasks)
         for coefficients in self._all_coefficients():
@@ -127,7 +127,7 @@ class ProjectionPosterior(BinaryFeatures, ScorePrediction, Posterior):
             yield ScoreMixture(scores.new_zeros(len(scores), 1), scores.unsqueeze(1), None)
 
     def _mean(self, X: Tensor) -> Tensor:
-        """Means over the draws [N, M, L] of probabilities; of scores [N, M] that is one product for all draws."""
+        """Means over the draws of probabilities [N, M, L], or of scores [N, M] (one product for all draws)."""
         if self.averages_probabilities:
             return super()._mean(X)
         input_weights = self.samples["input_weights"].mean(0)
@@ -158,7 +158,7 @@ class NewTask:
 
 
 def _state_size(model: Model, data: TaskData, number: int) -> int:
-    """Bits and weights."""
+    """The numbers of bits and weights."""
     return number * (data.X.shape[1] + data.num_tasks)
 
 

@@ -24,23 +24,23 @@ from ...models.targets import Target
 
 
 class ScoreMixture(NamedTuple):
-    """Scores of N rows under one draw: with weight W_k a row has the k-th."""
+    """Scores of N rows under one draw: a row has the k-th score with weight W_k."""
 
     log_weights: Tensor  # [N, K]
     mean: Tensor  # [N, K, C]
-    variance: Tensor | None  # [N, K, C] of variational classifiers, where probabilities are averaged
+    variance: Tensor | None  # [N, K, C] for variational classifiers, if probabilities are averaged
 
 
 class ScorePrediction:
     """A mixin for posteriors of models with a loss: gives `predict` from `checked` and `score_mixtures`."""
 
-    instead: ClassVar[str] = "assign(X)"  # what a model without labels has to offer
+    instead: ClassVar[str] = "assign(X)"  # alternative for a model without labels
 
     model: Any
     samples: dict[str, Tensor]
 
     def checked(self, X: Any) -> Any:
-        """The rows [N, D] of what a user passes."""
+        """The rows [N, D] of a user's argument."""
         raise NotImplementedError
 
     def score_mixtures(self, X: Any, *, spread: bool = False) -> Iterator[ScoreMixture]:
@@ -169,7 +169,7 @@ class ScorePrediction:
         return torch.einsum("sn,sn...->n...", share, torch.stack(means))
 
     def _std_of_chunk(self, X: Any) -> Tensor:
-        """Those [n, C] of some rows."""
+        """Standard deviations [n, C] of the scores of some rows."""
         log_evidence, means, squares = [], [], []
         for mixture in self.score_mixtures(X, spread=True):
             share = mixture.log_weights.softmax(1)
@@ -188,23 +188,23 @@ class ScorePrediction:
         return torch.einsum("sn,snc->nc", weights, between + torch.stack(squares)).sqrt()
 
     def _averaged(self, mixture: ScoreMixture) -> Tensor:
-        """What is averaged over components and draws, [N, K, C or L], of tasks [N, K, C, L]."""
+        """The values to average over components and draws, [N, K, C or L], for tasks [N, K, C, L]."""
         return self._probabilities(mixture.mean, mixture.variance) if self.averages_probabilities else mixture.mean
 
     def _probabilities(self, mean: Tensor, variance: Tensor | None) -> Tensor:
-        """Those of the classes [..., L] at scores of this mean and variance [..., C]."""
+        """Class probabilities [..., L] at scores with this mean and variance [..., C]."""
         if variance is None:
             return self.coding.probabilities(mean, self.model.loss)
         return self.coding.expected_probabilities(mean, variance, self.model.loss)
 
     def _sloped(self, decisions: Tensor) -> Tensor:
-        """Probabilities [N, L] of decisions [N, L], or of two classes [N], under the slope."""
+        """Probabilities [N, L] from decisions [N, L], or [N] for two classes, with the slope."""
         scores = decisions if decisions.ndim == 2 else torch.stack([torch.zeros_like(decisions), decisions], 1)
         return (self.samples["slope"][0] * scores if "slope" in self.samples else scores).softmax(1)
 
 
 def chunks(X: Any) -> Iterator[Any]:
-    """X [N, D] in parts of some thousand rows, with which one thread computes."""
+    """X [N, D] in chunks of some thousand rows; computations use one thread."""
     with host.one_thread():
         yield from (X[start : start + _CHUNK] for start in range(0, max(1, len(X)), _CHUNK))
 

@@ -181,16 +181,16 @@ class SequencePosterior(Clustering, Posterior):
     def _chain(
         self, X: Any, lengths: Any, index: int, *, discriminative: bool | None, unseen: bool = False
     ) -> tuple[tuple[Tensor, Tensor, Tensor], list[int]]:
-        """(log start [K], log transitions [K, K], log emissions [N, K]) of one draw, and the lengths.
+        """(log start [K], log transitions [K, K], log emissions [N, K]) of one draw, and the lengths of the sequences.
 
-        States that the draw pads with cannot be entered. With `unseen` the states not yet seen are one more.
+        Padding states cannot be entered. With `unseen` there is one more state, for all new states.
         """
         draw = self.draw(index)
         rows, sizes, observed = self.model.rows(X, lengths, min_rows=0, like=draw["log_mixture"])
         log_start, log_rows = draw["log_start"], draw["log_transitions"]
         emission = log_component_density(self.model, rows, draw)
         if unseen:
-            # draws without such a row never reach the state
+            # draws without such a row never reach a new state
             own_row = draw.get("log_unseen_row", log_start)
             log_rows = torch.cat([log_rows, own_row.unsqueeze(0)])
             emission = torch.cat([emission, log_unseen_density(self.model, rows, draw)], 1)
@@ -202,11 +202,11 @@ class SequencePosterior(Clustering, Posterior):
 
 
 _NO_DENSITY = "Small-variance centres have no density. Fit with Gibbs or SVI."
-_TENSOR = 200  # bytes, at the least, of a tensor beside its numbers
+_TENSOR = 200  # least number of bytes of a tensor besides its values
 
 
 def _state_size(model: Model, data: Sequences, number: int) -> int:
-    """Hyperparameters, and transitions."""
+    """The numbers of hyperparameters and transitions."""
     return number * (component_size(model, data.X) + number)
 
 

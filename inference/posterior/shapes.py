@@ -1,4 +1,4 @@
-"""Whether the samples of a file go together: by the names of their axes, as docstrings of posteriors give them."""
+"""Consistency checks of samples and draws by the names of their axes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ..running.files import require_entries
 from ..structures import Draw
 
 Axes = dict[str, str]
-"""By name of a sample the axes after the draws, such as "K P C"; "K+1": one longer; "...": whatever follows.
+"""The axes of each sample after the draws, such as "K P C"; "K+1": one longer; "...": any others.
 
-N is at least 1. What stands before a ":" says what it holds: "int", "float", "any", else floating-point numbers, of the
-one type that all of these have. A name that ends in a dot is that of all which begin with it.
+N is at least 1. A prefix before ":" gives the type: "int", "float" or "any"; without one, entries are floating-point
+numbers, all of one type. A name that ends in a dot stands for all names that begin with it.
 """
 
 
 def require_samples(samples: Draw, num_draws: list[Any], names: tuple[str, ...], axes: Axes) -> dict[str, int]:
-    """The lengths of the axes of tensors [S, ...] by name, of so many draws in each chain.
+    """Check samples [S, ...] and return the lengths of their axes by name; `num_draws` are the draws of each chain.
 
     Parameters
     ----------
@@ -60,8 +60,10 @@ def require_samples(samples: Draw, num_draws: list[Any], names: tuple[str, ...],
 
 
 def require_draw(draw: Draw, names: tuple[str, ...], axes: Axes, whose: str, record: str) -> None:
-    """Raise ValueError unless one draw has these names, and axes that agree with theirs; other names hold a number or a
-    vector each. `whose` and `record` say in the sentence what was drawn, and where its names stand."""
+    """Raise ValueError unless one draw has these names with these axes; further entries must be numbers or vectors.
+
+    `whose` and `record` name the draw and its record in the message.
+    """
     sizes = dict[str, int]()
     if missing := [name for name in names if name not in draw]:
         needed, found = ", ".join(names), ", ".join(draw)
@@ -83,13 +85,13 @@ def require_draw(draw: Draw, names: tuple[str, ...], axes: Axes, whose: str, rec
 
 
 def known_name(name: str, axes: Axes) -> str | None:
-    """The entry of the axes that a name has: its own, or that of all names which begin like it; None without one."""
+    """The key of `axes` for a name: the name itself, or its prefix with a dot; None if there is none."""
     found = name if name in axes else f"{name.split('.')[0]}."
     return found if found in axes else None
 
 
 def _agrees(shape: torch.Size, axes: list[str], sizes: dict[str, int]) -> bool:
-    """Whether a shape has these axes; those that are new are added to the sizes."""
+    """Whether a shape has these axes; lengths of new axes are added to `sizes`."""
     if axes[-1:] == ["..."]:
         axes, shape = axes[:-1], shape[: len(axes) - 1]
     if len(shape) != len(axes):
@@ -99,7 +101,7 @@ def _agrees(shape: torch.Size, axes: list[str], sizes: dict[str, int]) -> bool:
 
 
 def _require_labels(labels: Tensor, number: int | None) -> None:
-    """Raise ValueError unless these are labels [S, N] of one of the components."""
+    """Raise ValueError unless these are assignments [S, N] to existing components."""
     if labels.dtype not in _INTEGERS or labels.shape[1] == 0:
         raise ValueError(
             f"The file has {LABELS!r} of type {labels.dtype} and shape {list(labels.shape)}. "

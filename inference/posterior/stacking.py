@@ -1,4 +1,4 @@
-"""Draws with different numbers of components, in one Tensor for each name."""
+"""Stacking of draws with different numbers of components into one tensor per name."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .shapes import known_name
 
 
 def stacks(record: type[Any]) -> Callable[[list[Draw]], Draw]:
-    """The function that stacks draws of a record, as a `Structure` has it."""
+    """The function of a `Structure` that stacks draws of a record."""
     return partial(stack_draws, record=record)
 
 
 def stack_draws(draws: list[Draw], record: type[Any]) -> Draw:
-    """One Tensor [S, ...] for each name of S draws of a record, components padded to the most that any of them has.
+    """One tensor [S, ...] for each entry of S draws of a record, padded to the largest number of components.
 
-    The axes K of a draw are filled at their end, the axes K+1 before the last entry, which is for what is not yet seen.
+    Axes K are padded at their end, axes K+1 before the last entry, which belongs to new components.
     """
     axes, fills = axes_of(record), fills_of(record)
     found = {}
@@ -39,7 +39,7 @@ def stack_draws(draws: list[Draw], record: type[Any]) -> Draw:
 
 
 def _stack_padded(values: list[Tensor], axes: list[str], fills: tuple[Any, ...]) -> Tensor:
-    """Values of one name with these axes, [S, ...]."""
+    """Padded values of one entry with these axes, [S, ...]."""
     filled = [dim for dim, axis in enumerate(axes) if axis in {"K", "K+1"}]
     most = {dim: max(value.shape[dim] for value in values) for dim in filled}
     shape = [most.get(dim, size) for dim, size in enumerate(values[0].shape)]

@@ -147,7 +147,7 @@ class TopicPosterior(ScorePrediction, Posterior):
         return torch.stack([torch.as_tensor(columns) for columns in found]).to(reference.device)
 
     def facts(self) -> list[str]:
-        """What `repr` says of the structure."""
+        """Facts about the structure for `repr`."""
         return [f"{self.num_topics} topics"]
 
     def over_rows(self, place: Tensor, left_out: Any = None) -> Self:
@@ -158,7 +158,7 @@ class TopicPosterior(ScorePrediction, Posterior):
     # -- prediction ------------------------------------------------------------------------------------------------
 
     def checked(self, X: Any) -> SparseRows:
-        """The counts [N, V] of what a user passes."""
+        """The counts [N, V] of a user's argument."""
         rows = as_features(X, num_features=self.model.num_features, like=self.samples["weights"])
         rows = SparseRows.of(rows)
         require_counts(rows, type(self.model).__name__)
@@ -185,13 +185,13 @@ class TopicPosterior(ScorePrediction, Posterior):
     def _counts(self, X: SparseRows, draw: Draw) -> Tensor:
         """Expected numbers [N, K] of tokens of each topic in new documents, under a draw."""
         collapsed = "log_topics" not in draw
-        # of each word relative to its likeliest topic, so that rare words do not underflow
+        # relative to the likeliest topic of each word, so that rare words do not underflow
         weights = draw["topics"] if collapsed else (draw["log_topics"] - draw["log_topics"].amax(0)).exp()
         return expected_counts(X, weights, float(draw["document_concentration"]), collapsed=collapsed)
 
 
 def _documents(draw: Draw, lengths: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Documents [n, V] of so many tokens [n] under a draw, and the numbers [n, K] of tokens of each topic in them."""
+    """Draw documents [n, V] with given numbers of tokens [n]; also the numbers [n, K] of tokens of each topic."""
     topics = draw["topics"]
     alpha = draw["document_concentration"].double().expand(len(lengths), len(topics))
     most = max(int(lengths.max()), 1)
@@ -209,8 +209,7 @@ def _documents(draw: Draw, lengths: Tensor, generator: torch.Generator) -> tuple
 
 
 def _summaries(posterior: TopicPosterior) -> Draw:
-    """exp of the entropy of the topics of a token, the length of the weights, of Gibbs whether pairs of tokens have one
-    topic [S, P], and what is one number in each draw."""
+    """Label-free statistics: effective number of topics, length of the weights, same topic of pairs [S, P], scalars."""
     shares = posterior.samples["topic_sizes"].double()
     shares = shares / shares.sum(1, keepdim=True).clamp(min=1.0)
     return {
@@ -225,7 +224,7 @@ _LISTS = (list, tuple, np.ndarray)
 
 
 def _state_size(model: Model, data: TopicData, number: int) -> int:
-    """Topics of words, and of documents."""
+    """The numbers of values of topics, for words and for documents."""
     return number * (data.X.shape[1] + data.num_data)
 
 

@@ -1,4 +1,4 @@
-"""How a fit went: the value of every step, and the time it took."""
+"""The trace of a fit: the value and the time after every step."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Trace:
 
     @classmethod
     def read(cls, content: Any) -> Trace:
-        """The trace that a file has; ValueError unless it is one."""
+        """The trace in a file; ValueError unless it is one."""
         require_entries(content, "trace", {"name": str, "values": Tensor, "seconds": Tensor, "kind": str})
         values, seconds = content["values"], content["seconds"]
         if values.ndim != 2 or values.shape != seconds.shape or not len(values):
@@ -46,7 +46,7 @@ class Trace:
         return cls(content["name"], values, seconds, content["kind"])
 
     def require_chains(self, number: int) -> None:
-        """Raise ValueError unless the trace may be one of so many chains with draws; one may be the best of several."""
+        """Raise ValueError unless the trace fits `number` chains with draws; one may be the best of several."""
         chains, steps = self.values.shape
         if chains != number and (number > 1 or not steps):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Pyro's own engines on the programs of the models: NUTS and the autoguides."""
+"""Pyro's own inference on the programs of the models: NUTS and the autoguides."""
 
 from ...models.data import Data
 from ...models.label_data import LabelData

@@ -1,7 +1,7 @@
-"""Pyro's own engines on the models' programs: NUTS and the autoguides. Slow, but they need no conjugacy and no kernel.
+"""Pyro's own inference on the models' programs, NUTS and the autoguides. Slow, but without conjugacy and kernels.
 
-Both sum the discrete sites out of the program and give values of the other latent sites. For each structure a module
-of its own (`Sites`) says how these sites start and how they become a draw of the posterior.
+Both sum the discrete sites out of the program and give values of the other latent sites. For each structure, a module
+(`Sites`) defines the start of these sites and turns them into a draw of the posterior.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ GUIDES = ("AutoNormal", "AutoDiagonalNormal", "AutoMultivariateNormal", "AutoLow
 
 
 class Programmed(Protocol):
-    """A resolved model that is a Pyro program."""
+    """A resolved model with a Pyro program."""
 
     def program(self, data: KernelData) -> None:
-        """The joint density of its sites and of the data of its kernels."""
+        """The joint density of its sites and of the kernels' data."""
 
 
 P = TypeVar("P", bound=Programmed)
 
 
 class Sites(Protocol[M_contra, D_contra, S]):
-    """What the module of a structure offers: how the sites of its programs become draws of its posterior.
+    """The functions of a structure's module, which turn the sites of programs into draws of its posterior.
 
-    One that cannot do so for every model has `check(backend, model)` as well, which raises on the others.
+    A module that does not serve every model also has `check(backend, model)`, which raises on the others.
     """
 
     def start(self, model: M_contra, data: D_contra, generator: torch.Generator) -> Latents:
         """Values of all sites to start from, by name."""
 
     def with_assignments(self, latents: Latents, model: M_contra, data: D_contra, generator: torch.Generator) -> S:
-        """The state at these latents, what the program sums out drawn given them."""
+        """The state at these latents, with the variables that the program sums out drawn given them."""
 
     def draw(self, state: S, data: D_contra, model: M_contra) -> Draw:
-        """What the posterior keeps of a state."""
+        """The draw that the posterior keeps of a state."""
 
     def warn(self, draws: list[Draw], model: M_contra) -> None:
-        """Warn of what the draws show."""
+        """Warnings about the draws."""
 
 
 @dataclass(eq=False)
@@ -84,7 +84,7 @@ class NUTS(Backend):
 
     value_name: ClassVar[str] = "log joint"
     needs: ClassVar[str] = "sticks"
-    resumable: ClassVar[bool] = False  # the adaptation lives in Pyro's objects
+    resumable: ClassVar[bool] = False  # the adaptation is stored in Pyro's objects
 
     def schedule(self) -> Schedule:
         return Schedule(
@@ -97,14 +97,14 @@ class NUTS(Backend):
 
 @dataclass(frozen=True)
 class EngineState(Generic[S]):
-    """Where a chain of NUTS is."""
+    """The state of a chain of NUTS."""
 
     state: S  # of the structure
     value: float  # log density of the program in unconstrained space
 
 
 class _NUTSChain(Generic[P, D, S]):
-    """Pyro's NUTS kernel, one transition a sweep."""
+    """Pyro's NUTS kernel; a sweep is one transition."""
 
     def __init__(self, backend: NUTS, sites: Sites[P, D, S]) -> None:
         self.backend, self.sites = backend, sites
@@ -133,7 +133,7 @@ class _NUTSChain(Generic[P, D, S]):
         return EngineState(self.sites.with_assignments(latents, model, data, generator), value)
 
     def draw(self, state: EngineState[S], data: D, model: P) -> Draw:
-        """What the posterior keeps: where a structure states no log joint, the density of the program."""
+        """The draw that the posterior keeps; without a log joint of the structure, with the density of the program."""
         found = self.sites.draw(state.state, data, model)
         log_joint = torch.tensor(state.value, dtype=torch.float64, device=next(iter(found.values())).device)
         return {"log_joint": log_joint, **found}
@@ -166,7 +166,7 @@ class Autoguide(Backend):
     value_name: ClassVar[str] = "ELBO estimate"
     kind: ClassVar[str] = "estimate"
     needs: ClassVar[str] = "sticks"
-    resumable: ClassVar[bool] = False  # the guide and its optimizer live in Pyro's objects
+    resumable: ClassVar[bool] = False  # the guide and its optimizer are stored in Pyro's objects
 
     def schedule(self) -> Schedule:
         return Schedule(self.num_steps)
@@ -179,13 +179,13 @@ class Autoguide(Backend):
 
 @dataclass(frozen=True)
 class GuideState:
-    """How far the guide has come."""
+    """The progress of the guide."""
 
     value: float  # estimate of the ELBO
 
 
 class _GuideChain(Generic[P, D, S]):
-    """A guide and its optimizer, one step a sweep; their parameters stay out of Pyro's global store."""
+    """A guide and its optimizer; a sweep is one step. Their parameters are not in Pyro's global store."""
 
     def __init__(self, backend: Autoguide, sites: Sites[P, D, S]) -> None:
         self.backend, self.sites, self.parameters = backend, sites, None
@@ -207,14 +207,14 @@ class _GuideChain(Generic[P, D, S]):
             return GuideState(-float(self.svi.step(data)))
 
     def draw(self, state: GuideState, data: D, model: P) -> Draw:
-        """A draw from the guide, and of the assignments given it."""
+        """Draw from the guide, then the assignments given it."""
         with self._scope(), torch.no_grad():
             latents = self.guide(data)
         drawn = self.sites.with_assignments(latents, model, data, self.generator)
         return self.sites.draw(drawn, data, model)
 
     def warn(self, draws: list[Draw], model: P) -> None:
-        """Warn of what the draws show, and of an estimate that does not exist."""
+        """Warnings about the draws, and about an estimate that does not exist."""
         self.sites.warn(draws, model)
         if self.backend.guide == "AutoDelta":
             with self._scope(), torch.no_grad():
@@ -235,7 +235,7 @@ class _GuideChain(Generic[P, D, S]):
 
 
 def _require_sites(found: Latents, known: Latents) -> None:
-    """A posterior has no place for latents that a subclass's program adds."""
+    """Raise NotImplementedError on latent sites, as a subclass's program may add, that a posterior does not keep."""
     if others := sorted(found.keys() - known.keys()):
         raise NotImplementedError(
             f"The program has sites that a Posterior does not keep: {', '.join(others)}. Call Pyro on it yourself."
@@ -247,7 +247,7 @@ B = TypeVar("B", bound=Backend)
 
 @dataclass(frozen=True)
 class _Engine(Generic[B, P]):
-    """What a backend's table holds for a structure: its sites under the chain of an engine."""
+    """An entry in a backend's table: a structure's sites, and the function that makes the kernel."""
 
     sites: Sites[P, Any, Any]
     bind: Callable[[B, Sites[P, Any, Any]], Kernel]
@@ -274,7 +274,7 @@ def _guide_kernel(backend: Autoguide, sites: Sites[P, D, S]) -> Kernel:
 
 
 def _alone(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function that runs Pyro, while no other thread's does: one stack of handlers serves all threads."""
+    """Call a function that runs Pyro, in one thread at a time: Pyro has one stack of handlers for all threads."""
     with _PYRO:
         return function(*arguments)
 
@@ -285,9 +285,9 @@ def _value(state: EngineState[S] | GuideState, data: KernelData, model: Model) -
 
 @contextmanager
 def seeded(generator: torch.Generator) -> Iterator[None]:
-    """Pyro draws from the global stream: it is seeded from ours for as long as Pyro runs, and put back after.
+    """A context in which torch's global stream, from which Pyro draws, is seeded from ours; it is restored afterwards.
 
-    What other threads draw from it in between are other numbers than they would be.
+    Other threads that draw from the global stream meanwhile get other numbers.
     """
     seed = int(torch.randint(2**31 - 1, (), generator=generator, device=generator.device))
     devices = [generator.device] if generator.device.type == "cuda" else []
@@ -299,9 +299,9 @@ def seeded(generator: torch.Generator) -> Iterator[None]:
 
 
 def serve(data_type: type[Any], sites: Sites[Any, Any, Any]) -> None:
-    """Let both engines serve the models with this `data_type`, by the module of their structure."""
+    """Register the module of a structure, for models with this `data_type`, with both engines."""
     NUTS.register(data_type, _Engine(sites, _nuts_kernel))
     Autoguide.register(data_type, _Engine(sites, _guide_kernel))
 
 
-_PYRO = RLock()  # of the module, as Pyro's handlers and its store are
+_PYRO = RLock()  # module-wide, as Pyro's handlers and parameter store are

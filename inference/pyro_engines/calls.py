@@ -1,4 +1,4 @@
-"""What a Pyro program calls our models on, and the names that their sites have in it."""
+"""The calls of our models in a Pyro program, and the names of their sites in it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...models.base import Model
 from ..protocol import KernelData
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-"""What a program is called with: (args, kwargs)."""
+"""The arguments of a program: (args, kwargs)."""
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class Call:
     program: Callable[[], None]
     model: Model
     data: KernelData  # of the class that the model's `data_type` names
-    names: dict[str, str] = field(default_factory=dict)  # of a site: by the name in the model, that in the program
-    latent: set[str] = field(default_factory=set)  # those sites that had no value, by the name in the model
+    names: dict[str, str] = field(default_factory=dict)  # name of a site in the model -> name in the program
+    latent: set[str] = field(default_factory=set)  # sites without a given value, by the name in the model
 
 
 def run_program(
     program: Callable[..., Any], arguments: Arguments, values: dict[str, Tensor]
 ) -> tuple[poutine.Trace, list[Call]]:
-    """The trace of a program with the values [...] of its sites, by name, and the calls of our models in it.
+    """The trace of a program, given values [...] of sites by name, and the calls of our models in it.
 
     Raises
     ------
@@ -48,7 +48,7 @@ def run_program(
 
 
 class _Calls(Messenger):
-    """Collects the calls that `models.base.announced` tells of."""
+    """Collects the calls that `models.base.announced` reports."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class _Calls(Messenger):
 
 
 class _Names(Messenger):
-    """Sees every site of a call first, under the name that the model gives it, and last, under that of the program."""
+    """Handles every site of a call twice: first under the model's name for it, last under the program's name."""
 
     def __init__(self, call: Call) -> None:
         super().__init__()

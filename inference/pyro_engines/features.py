@@ -1,7 +1,7 @@
-"""Latent features under Pyro's own engines, where they are few: from the sites of a program to a draw of its posterior.
+"""Few latent features in Pyro's engines: conversion of the sites of a program to a draw of the posterior.
 
-The rows of bits are summed out of the program, each over its 2^K values, and drawn given its sites by the model's
-likelihood and `log_margin`. A draw keeps what the blocked Gibbs scan keeps of its own.
+The bits are summed out of the program, each row over its 2^K values, and drawn given the sites by the model's
+likelihood and `log_margin`. A draw has the same entries as one of the blocked Gibbs scan.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ draw, warn = feature_state.draw, warn_if_all_used  # those of the blocked scan
 
 
 def start(model: InfiniteLatentSVM, data: FeatureData, generator: torch.Generator) -> Latents:
-    """Loadings and weights of features that were opened one after another, and probabilities at their prior means.
+    """Loadings and weights of features opened one after another, and probabilities at their prior means.
 
     Raises
     ------
@@ -60,7 +60,7 @@ def _require_few(num_bits: int, X: Tensor) -> None:
 def with_assignments(
     latents: Latents, model: InfiniteLatentSVM, data: FeatureData, generator: torch.Generator
 ) -> FeatureState:
-    """The state at these latents, its bits drawn given them."""
+    """The state at these latents, with bits drawn given them."""
     latents = {name: value.detach() for name, value in latents.items()}
     hyper, entries = (
         {name: latents.get(name, fixed).double() for name, fixed in part.start(data.X).items()}

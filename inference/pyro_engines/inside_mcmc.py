@@ -1,11 +1,11 @@
-"""Our blocked Gibbs sweeps inside `pyro.infer.MCMC`: of programs that call our models, alone or beside other sites.
+"""Our blocked Gibbs sweeps inside `pyro.infer.MCMC`, for programs that call our models, possibly with other sites.
 
-    program       u ~ p(u);  a model of ours on data(u), with sites s and assignments z;  whatever else depends on u
+    program       u ~ p(u);  a model of ours on data(u), with sites s and assignments z;  other sites that depend on u
     transition    (z, s) by sweeps given data(u), then u by HMC or NUTS given (z, s)
 
-Each half leaves p(u, z, s | what is observed) invariant. Sweeps have sticks and parameters integrated out, so these are
-drawn after them, given all else: that order is part of the correctness. The density that moves u is that of the whole
-program, since the data of a model, and with them all of its terms, may depend on u.
+Each half leaves p(u, z, s | observations) invariant. Sweeps have sticks and parameters integrated out, so these are
+drawn afterwards, given all else: that order is part of the correctness. u is moved with the density of the whole
+program, since the data of a model, and with them all its terms, may depend on u.
 """
 
 from __future__ import annotations
@@ -77,20 +77,20 @@ class PyroGibbs(MCMCKernel):
     ) -> None:
         if not callable(program):
             raise ValueError(f"program is {shown(program)}; expected a Pyro program, such as DPM() or a function.")
-        self.model, self.rest = program, rest  # `MCMC` asks for a kernel's `model`
+        self.model, self.rest = program, rest  # `MCMC` reads a kernel's `model`
         self.num_sweeps, self.seed = read("num_sweeps", num_sweeps, Whole(1)), read("seed", seed, SEED)
         self.backend = Gibbs(scan="blocked", split_merge=read("split_merge", split_merge, Whole()))
-        self.transforms: dict[str, Any] | None = None  # to unconstrained space, of the other sites; asked for as well
-        self._into: dict[str, Any] = {}  # the same
+        self.transforms: dict[str, Any] | None = None  # to unconstrained space, for the other sites; `MCMC` reads it
+        self._into: dict[str, Any] = {}  # another name of `transforms`
         self._given: Latents = {}
         self._num_chains = 0
 
     @classmethod
     def register(cls, data_type: type[Any], module: GibbsSites[Any, Any, Any]) -> None:
-        """Move the sites of the models with this `data_type`, by the module of their structure."""
+        """Use the module of a structure for models with this `data_type`."""
         cls.modules[data_type] = module
 
-    # -- what MCMC asks of a kernel ------------------------------------------------------------------------------------
+    # -- the interface of kernels for MCMC -----------------------------------------------------------------------------
 
     @property
     def initial_params(self) -> Latents:
@@ -102,7 +102,7 @@ class PyroGibbs(MCMCKernel):
         self._given = params
 
     def setup(self, warmup_steps: int, *args: Any, **kwargs: Any) -> None:
-        """Find the models in the program, check that the sweeps are theirs, and start a chain."""
+        """Find the models in the program, check that sweeps are valid for them, and start a chain."""
         self._arguments: Arguments = args, kwargs
         self._generator = self._stream()
         with torch.no_grad():
@@ -117,23 +117,23 @@ class PyroGibbs(MCMCKernel):
         self._given = self._as_params(values)
 
     def sample(self, params: Latents) -> Latents:
-        """A transition: sweeps for each model, then a step of the kernel of all other sites."""
+        """Make one transition: sweeps for each model, then a step of the kernel of all other sites."""
         with torch.no_grad():
             values = self._sweep(self._as_values(params))
             moved = self._as_params(values)
         if self._nuts is None:
             return moved
         self._fixed = self._of_models(values)
-        self._nuts.clear_cache()  # the density is another one now
+        self._nuts.clear_cache()  # the density has changed
         free = self._nuts.sample({name: params[name] for name in self._into})
         return moved | {name: value.detach() for name, value in free.items()}
 
     def logging(self) -> Any:
-        """What the progress bar shows: that of the kernel of the other sites."""
+        """The text for the progress bar, from the kernel of the other sites."""
         return self._nuts.logging() if self._nuts else {}
 
     def diagnostics(self) -> Any:
-        """Those of the kernel of the other sites; of sweeps alone that no transition diverged, which ArviZ asks for."""
+        """The diagnostics of the other sites' kernel; without one no divergences, an entry that ArviZ requires."""
         return {"divergences": []} | (self._nuts.diagnostics() if self._nuts else {})
 
     def cleanup(self) -> None:
@@ -143,7 +143,7 @@ class PyroGibbs(MCMCKernel):
     # -- a transition --------------------------------------------------------------------------------------------------
 
     def _sweep(self, values: Latents) -> Latents:
-        """All values with those of the models' sites moved, each given what the program calls its model on."""
+        """Move the models' sites, each model's given the arguments of its call."""
         if self._into:
             self._calls = run_program(self.model, self._arguments, values)[1]
         for part, call in zip(self._parts, self._calls, strict=True):
@@ -151,20 +151,20 @@ class PyroGibbs(MCMCKernel):
         return values
 
     def _given_models(self, *args: Any, **kwargs: Any) -> Any:
-        """The program given the values of the models' sites: what the other kernel sees."""
+        """The program given the values of the models' sites, for the other kernel."""
         return poutine.condition(self.model, data=self._fixed)(*args, **kwargs)
 
     def _of_models(self, values: Latents) -> Latents:
         return {name: values[name] for part in self._parts for name in part.latent.values()}
 
     def _as_values(self, params: Latents) -> Latents:
-        """Values of sites, from what `MCMC` keeps: those of other sites in unconstrained space, labels as numbers."""
+        """Values of sites from `MCMC`'s parameters: other sites are in unconstrained space, assignments floats."""
         into = self._into
         values = {name: into[name].inv(value) if name in into else value for name, value in params.items()}
         return self._empty | values | {name: values[name].long() for name in self._labels & values.keys()}
 
     def _as_params(self, values: Latents) -> Latents:
-        """The inverse of it, without sites that have no entry, which `MCMC` cannot keep."""
+        """The inverse of `_as_values`, without empty sites, which `MCMC` cannot keep."""
         into, dtype = self._into, next(v.dtype for v in values.values() if v.is_floating_point())
         params = {name: into[name](value) if name in into else value for name, value in values.items()}
         params |= {name: params[name].to(dtype) for name in self._labels}
@@ -182,7 +182,7 @@ class PyroGibbs(MCMCKernel):
         return torch.Generator(found[0] if found else "cpu").manual_seed(seed)
 
     def _start(self) -> Latents:
-        """Values of all sites: given ones, starts of the blocked scan, and as `init_to_uniform` says for all others."""
+        """Values of all sites: given ones, starts of the blocked scan, and `init_to_uniform` for all others."""
         with seeded(self._generator):
             trace, calls = run_program(self.model, self._arguments, {})
             self._parts = [Part.of(call, self.backend, lookup(self.modules, call.model)) for call in calls]
@@ -200,7 +200,7 @@ class PyroGibbs(MCMCKernel):
         return values
 
     def _label(self, values: Latents, others: dict[str, Any]) -> None:
-        """Which sites are labels, which have no entry, and which are in unconstrained space; checks them."""
+        """Find the sites that are assignments, empty, or in unconstrained space; check them."""
         if not self._parts:
             raise ValueError(
                 "The program calls no model of ours. Call one in it, such as DPM()(X), or use Pyro's NUTS."
@@ -212,7 +212,7 @@ class PyroGibbs(MCMCKernel):
         self.transforms = self._into = {name: biject_to(_support(node)).inv for name, node in others.items()}
 
     def _require_exact(self, values: Latents) -> None:
-        """Raise unless each call has the density of its model, and no other site reads what a model draws."""
+        """Raise unless each call has the density of its model and no other site depends on what a model draws."""
         trace, calls = self._trace(values)
         if not torch.isfinite(trace.log_prob_sum()):
             raise ValueError("The program has no density where the chain starts. Give initial_params to MCMC.")
@@ -228,7 +228,7 @@ class PyroGibbs(MCMCKernel):
 
 
 def _hmc(kernel: Any) -> infer.HMC:
-    """The kernel of the other sites, if the density that it sees may change between its steps."""
+    """The kernel of the other sites; ValueError unless its density may change between steps."""
     if not isinstance(kernel, infer.HMC) or kernel._jit_compile:
         raise ValueError(f"rest gave {shown(kernel)}; expected a kernel HMC or NUTS of Pyro without jit_compile.")
     return kernel

@@ -1,4 +1,4 @@
-"""Whether a program's density has the maximum that `AutoDelta` seeks: not where a prior is infinite at an end."""
+"""A check that a program's density has a maximum, as `AutoDelta` needs: no prior may be infinite at an end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..running.engine import Draw
 
 
 class NoMaximum(UserWarning):
-    """The density has no maximum, so that the estimate of `AutoDelta` hangs on the number of its steps."""
+    """The density has no maximum, so that the estimate of `AutoDelta` depends on the number of its steps."""
 
 
 def warn_without_maximum(program: Callable[[Any], None], data: Any, latents: dict[str, Tensor], found: Draw) -> None:

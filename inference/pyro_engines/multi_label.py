@@ -1,8 +1,8 @@
-"""Sets of labels under Pyro's own engines: from the sites of a multi-label program to a draw of its posterior.
+"""Multi-label models in Pyro's engines: conversion of the sites of a program to a draw of the posterior.
 
-Assignments are those of the mixture that the Gibbs samplers scan: rows (x, y), or in a coupled joint rows x with
-log p(y | psi_k, f) in place of a margin. A draw keeps what those samplers keep of the assignments and classifiers, and
-in a coupled joint psi; its log joint of counts is that of psi, up to a constant.
+Assignments are those of the Gibbs samplers' mixture: of rows (x, y), or in a coupled joint of rows x with log p(y |
+psi_k, f) in place of a margin. A draw has the same entries as one of those samplers, in a coupled joint including psi;
+its log joint for counts is that of psi, up to a constant.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .partition import Latents
 
 
 def check(backend: object, model: BNMC) -> None:
-    """Raise on a loss that a coupled joint does not have, and on inputs without the family that the program needs."""
+    """Raise on a loss that a coupled joint does not support, and on a likelihood that the program does not support."""
     model.require_probabilities()
     if not isinstance(model.likelihood, ExponentialFamily):
         raise NotImplementedError(
@@ -38,14 +38,13 @@ def check(backend: object, model: BNMC) -> None:
 
 
 def start(model: BNMC, data: LabelData, generator: torch.Generator) -> Latents:
-    """Components as those of a mixture of rows (x, y), and classifiers [P, C] that say nothing."""
+    """Components as in a mixture of rows (x, y), and classifiers [P, C] equal to 0."""
     zeros = data.features.new_zeros(data.features.shape[1], data.targets.shape[1])
     return partition.start(model.mixture, data.points, generator) | {"weights": zeros}
 
 
 def with_assignments(latents: Latents, model: BNMC, data: LabelData, generator: torch.Generator) -> LabelState:
-    """The state at these latents, its assignments drawn given them; in a coupled joint `weights` [T, 1, C] are psi, of
-    counts too."""
+    """The state at these latents, with assignments drawn given them; in a coupled joint `weights` [T, 1, C] are psi."""
     classifiers = latents["weights"].detach().unsqueeze(0)
     view = _coupled_view if model.is_coupled else _product_view
     points, mixture, own = view(latents, classifiers, model, data)
@@ -54,12 +53,12 @@ def with_assignments(latents: Latents, model: BNMC, data: LabelData, generator: 
 
 
 def _product_view(latents: Latents, classifiers: Tensor, model: BNMC, data: LabelData) -> tuple[Data, DPM, Latents]:
-    """Rows (x, y), their mixture, and its latents: components have no classifiers [T, 0, 0]."""
+    """Rows (x, y), their mixture, and its latents; components have no classifiers [T, 0, 0]."""
     return data.points, model.mixture, latents | {"weights": classifiers.new_zeros(model.truncation, 0, 0)}
 
 
 def _coupled_view(latents: Latents, classifiers: Tensor, model: BNMC, data: LabelData) -> tuple[Data, DPM, Latents]:
-    """Rows x, the mixture that reads their labels and scores, and its latents: psi [T, 1, C] in place of weights."""
+    """Rows x, the mixture that reads their labels and scores, and its latents, with psi [T, 1, C] as weights."""
     psi = latents["probs_1"].detach().unsqueeze(1)
     nowhere = torch.zeros(data.num_data, dtype=torch.long, device=psi.device)
     points, mixture = multi_label_coupled.view(LabelState(nowhere, psi, {}, classifiers=classifiers), data, model)
@@ -72,7 +71,7 @@ def to_gibbs(latents: Latents, model: BNMC, data: LabelData, generator: torch.Ge
     weights = data.features.new_zeros(model.truncation, 0, 0)
     if model.is_coupled:
         weights = latents["probs_1"].unsqueeze(1)
-    if model.joint == "multinomial":  # g = psi sum(g), of which the sum is independent of psi and of the labels
+    if model.joint == "multinomial":  # g = psi sum(g); the sum is independent of psi and of the labels
         labels: Any = model.label_likelihood
         total = labels.concentration.expand(model.num_labels).sum()
         weights = weights * torch._standard_gamma(total.expand(len(weights), 1, 1), generator=generator)
@@ -81,7 +80,7 @@ def to_gibbs(latents: Latents, model: BNMC, data: LabelData, generator: torch.Ge
 
 
 def from_gibbs(state: LabelState, model: BNMC, data: LabelData, generator: torch.Generator) -> Latents:
-    """Values of all sites at a state: sticks, and parameters other than psi, are drawn given it."""
+    """Values of all sites at a state; sticks, and parameters other than psi, are drawn given it."""
     classifiers = {"weights": state.classifiers.squeeze(0)}
     if not model.is_coupled:
         return partition.from_gibbs(state, model.mixture, data.points, generator) | classifiers
@@ -95,12 +94,12 @@ def from_gibbs(state: LabelState, model: BNMC, data: LabelData, generator: torch
 
 
 def draw(state: LabelState, data: LabelData, model: BNMC) -> Draw:
-    """What the posterior keeps of a state."""
+    """The draw that the posterior keeps of a state."""
     if model.is_coupled:
         return multi_label_coupled.draw(state, data, model)
     return multi_label.draw(state, data, model, law=Truncated(model.prior, model.truncation))
 
 
 def warn(draws: list[Draw], model: BNMC) -> None:
-    """Warn where all components are occupied; of coupled joints there is no infinite sampler to turn to."""
+    """Warn if all components are occupied; coupled joints have no infinite sampler to recommend."""
     warn_if_full(draws, model, "" if model.is_coupled else ", or with Gibbs()")

@@ -1,7 +1,8 @@
-"""Partitions under Pyro's own engines: from the sites of a mixture's program to a draw of its posterior.
+"""Partitions in Pyro's engines: conversion of the sites of a mixture's program to a draw of the posterior.
 
-The assignments are summed out of the program, and drawn given its sites by the model's likelihood and `log_margin`.
-Of a conjugate family a draw keeps what the blocked Gibbs scan keeps of its own, of any other the parameters themselves.
+The assignments are summed out of the program, and drawn given its sites by the model's likelihood and `log_margin`. For
+a conjugate likelihood, a draw has the same entries as one of the blocked Gibbs scan; for any other, it has the
+parameters.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ class MixtureState:
 
     assignments: Tensor  # [N] int64, 0..T-1
     log_mixture: Tensor  # [T]
-    parameters: dict[str, Tensor]  # of the family, each [T, ...]
+    parameters: dict[str, Tensor]  # of the likelihood, each [T, ...]
     weights: Tensor  # [T, P, C]
     hyper: Hyper
 
 
 def start(model: Model, data: Data, generator: torch.Generator) -> Latents:
-    """Components around rows that are far apart, with equal weights and classifiers that say nothing."""
+    """Components around distant rows, with equal weights and classifiers equal to 0."""
     if data.X.is_sparse:
         raise ValueError("X is sparse, but the program observes dense rows. Pass X.toarray(), or use Gibbs or SVI.")
     T, (_, C), P = model.truncation, data.targets.shape, data.features.shape[1]
@@ -58,7 +59,7 @@ def start(model: Model, data: Data, generator: torch.Generator) -> Latents:
 
 
 def with_assignments(latents: Latents, model: Mixture, data: Data, generator: torch.Generator) -> MixtureState:
-    """The state at these latents, its assignments drawn given them."""
+    """The state at these latents, with assignments drawn given them."""
     latents = {name: value.detach() for name, value in latents.items()}
     log_mixture, weights = log_stick_weights(latents.pop("sticks").double()), latents.pop("weights")
     known = model.prior.start(data.features)
@@ -70,13 +71,13 @@ def with_assignments(latents: Latents, model: Mixture, data: Data, generator: to
 
 
 def to_gibbs(latents: Latents, model: Mixture, data: Data, generator: torch.Generator) -> PartitionState:
-    """The state of the blocked Gibbs scan at the values of all sites: it has sticks and parameters integrated out."""
+    """The state of the blocked Gibbs scan, which has sticks and parameters integrated out, from values of all sites."""
     hyper = {name: latents.get(name, fixed).double() for name, fixed in model.prior.start(data.features).items()}
     return PartitionState(latents["assignments"].long(), latents["weights"], hyper)
 
 
 def from_gibbs(state: PartitionState, model: Mixture, data: Data, generator: torch.Generator) -> Latents:
-    """Values of all sites at a state: sticks and parameters are drawn given it."""
+    """Values of all sites at a state; sticks and parameters are drawn given it."""
     counts = count_members(state)
     after, before = posterior_sticks(counts, *model.prior.sticks(state.hyper, len(counts)))
     sticks = torch.sigmoid(log_gamma_draw(after, generator) - log_gamma_draw(before, generator))
@@ -90,19 +91,19 @@ def from_gibbs(state: PartitionState, model: Mixture, data: Data, generator: tor
 
 
 def free_hyper(hyper: Hyper, model: Model, like: Tensor) -> Latents:
-    """The hyperparameters that have a law, each [] in the dtype of `like` [...]."""
+    """The hyperparameters that have a prior, each [] in the dtype of `like` [...]."""
     laws = model.prior.hyperpriors(like)
     return {name: hyper[name].to(like.dtype) for name, law in laws.items() if law is not None}
 
 
 def within(shares: Tensor, like: Tensor) -> Tensor:
-    """Numbers [...] between 0 and 1 in the dtype of `like` [...], by rounding never at either end."""
+    """Numbers [...] in the dtype of `like` [...], clamped inside (0, 1)."""
     limits = torch.finfo(like.dtype)
     return shares.to(like.dtype).clamp(limits.tiny, 1 - limits.eps)
 
 
 def draw(state: MixtureState, data: Data, model: Mixture) -> Draw:
-    """What the posterior keeps of a state."""
+    """The draw that the posterior keeps of a state."""
     if isinstance(model.likelihood, ExponentialFamily):
         same = PartitionState(state.assignments, state.weights, state.hyper)
         return partition.draw(same, data, model, law=Truncated(model.prior, model.truncation))
@@ -119,5 +120,5 @@ def draw(state: MixtureState, data: Data, model: Mixture) -> Draw:
 
 
 def warn(draws: list[Draw], model: Mixture) -> None:
-    """Warn where all components are occupied."""
+    """Warn if all components are occupied."""
     warn_if_full(draws, model, ", or with Gibbs()")

@@ -1,4 +1,4 @@
-"""One of our models in a Pyro program: how its sites move by the sweeps of the blocked Gibbs scan."""
+"""One of our models in a Pyro program, whose sites are moved by sweeps of the blocked Gibbs scan."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .partition import Latents
 
 
 class GibbsSites(Protocol[M_contra, D_contra, S]):
-    """What the module of a structure offers: the sites of its programs as a state of the blocked scan, and back."""
+    """The functions of a structure's module that convert sites of programs to states of the blocked scan, and back."""
 
     def to_gibbs(self, latents: Latents, model: M_contra, data: D_contra, generator: torch.Generator) -> S:
-        """A state at the values of all sites, what it has beyond them drawn given them."""
+        """A state from the values of all sites; variables without a site are drawn."""
 
     def from_gibbs(self, state: S, model: M_contra, data: D_contra, generator: torch.Generator) -> Latents:
-        """Values of all sites at a state, what it does not have drawn given it."""
+        """Values of all sites from a state; variables that the state lacks are drawn."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Part:
     name: str  # of its class
     kernel: Kernel
     module: GibbsSites[Any, Any, Any]
-    latent: dict[str, str]  # its latent sites: by the name in the model, that in the program
+    latent: dict[str, str]  # its latent sites: name in the model -> name in the program
     sites: frozenset[str]  # all of its sites, by their names in the program
 
     @classmethod
     def of(cls, call: Call, backend: Gibbs, module: GibbsSites[Any, Any, Any] | None) -> Part:
-        """The part that a call in a program makes.
+        """The part of a call in a program.
 
         Raises
         ------
@@ -52,7 +52,7 @@ class Part:
         return cls(name, backend.kernel(call.model), module, latent, frozenset(call.names.values()))
 
     def start(self, call: Call, generator: torch.Generator) -> Latents:
-        """Values of the sites, by their names in the program, where the blocked scan starts.
+        """Values of the sites at the start of the blocked scan, by their names in the program.
 
         Raises
         ------
@@ -68,7 +68,7 @@ class Part:
         return {self.latent[own]: value for own, value in found.items()}
 
     def move(self, values: Latents, call: Call, generator: torch.Generator, num_sweeps: int = 1) -> Latents:
-        """New values of the sites after some sweeps on the data of a call, which leave their law given it invariant."""
+        """New values of the sites after sweeps on a call's data, which leave their conditional law invariant."""
         state = self.module.to_gibbs(self._own(values), call.model, call.data, generator)
         data = self.kernel.prepare(call.model, call.data)
         for step in range(num_sweeps):
@@ -77,7 +77,7 @@ class Part:
         return {self.latent[own]: value for own, value in found.items()}
 
     def require_density(self, trace: poutine.Trace, values: Latents, call: Call) -> None:
-        """Raise ValueError unless its sites have in the trace of the program the density that the model gives them."""
+        """Raise ValueError unless the sites have the model's density in the trace of the program."""
         found = torch.stack([trace.nodes[name]["log_prob_sum"] for name in self.sites]).sum()
         with poutine.block():
             own = poutine.trace(poutine.condition(call.program, data=self._own(values))).get_trace()
@@ -88,7 +88,7 @@ class Part:
             )
 
     def require_unread(self, trace: poutine.Trace, moved: poutine.Trace) -> None:
-        """Raise ValueError if another site has another density in the trace of the program after its sites moved."""
+        """Raise ValueError if another site's density changed in the trace after the part's sites moved."""
         for name, node in trace.nodes.items():
             if node["type"] != "sample" or name in self.sites:
                 continue

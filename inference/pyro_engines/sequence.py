@@ -1,7 +1,7 @@
-"""State sequences under Pyro's own engines: from the sites of a program to a draw of its posterior.
+"""State sequences in Pyro's engines: conversion of the sites of a program to a draw of the posterior.
 
-Paths are summed out of the program, and drawn given its rows of transition probabilities and emissions as the blocked
-Gibbs scan draws them. A draw keeps what that scan keeps of its own.
+Paths are summed out of the program, and drawn given its transition rows and emissions as the blocked Gibbs scan does. A
+draw has the same entries as one of that scan.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ warn = partition.warn
 
 
 def check(backend: object, model: StateSpace) -> None:
-    """Raise on a family without the conjugate prior by which a posterior of sequences reads its draws."""
+    """Raise on a likelihood without a conjugate prior, which the posterior of sequences requires."""
     if not isinstance(model.likelihood, ExponentialFamily):
         raise NotImplementedError(
             f"{type(model.likelihood).__name__} is no ExponentialFamily, which the draws of {type(model).__name__} "
@@ -37,14 +37,14 @@ def check(backend: object, model: StateSpace) -> None:
 
 
 def start(model: StateSpace, data: Sequences, generator: torch.Generator) -> Latents:
-    """States as the components of a mixture, and equal transition probabilities [T + 1, T]."""
+    """States like the components of a mixture, and equal transition probabilities [T + 1, T]."""
     T = model.truncation
     rows = data.X.new_full((T + 1, T), 1 / T)
     return partition.start(model, data.points, generator) | {"transitions": rows}
 
 
 def with_assignments(latents: Latents, model: StateSpace, data: Sequences, generator: torch.Generator) -> SequenceState:
-    """The state at these latents, its paths drawn given them."""
+    """The state at these latents, with paths drawn given them."""
     latents = {name: value.detach() for name, value in latents.items()}
     base = log_stick_weights(latents.pop("sticks").double()).exp()
     rows = latents.pop("transitions")
@@ -56,11 +56,11 @@ def with_assignments(latents: Latents, model: StateSpace, data: Sequences, gener
     return SequenceState(states, weights, hyper, base=torch.cat([base, base.new_zeros(1)]))
 
 
-to_gibbs = with_assignments  # the sites have no paths, so that the blocked scan starts from such
+to_gibbs = with_assignments  # the sites have no paths, with which the blocked scan starts
 
 
 def from_gibbs(state: SequenceState, model: StateSpace, data: Sequences, generator: torch.Generator) -> Latents:
-    """Values of all sites at a state: rows and parameters are drawn given it."""
+    """Values of all sites at a state; transition rows and parameters are drawn given it."""
     T, base = len(state.weights), state.base[:-1]
     rows = log_dirichlet(row_posterior(state, count_moves(state, data), model.prior)[:, :T], generator).exp()
     rest = base.flip(0).cumsum(0).flip(0)
@@ -75,5 +75,5 @@ def from_gibbs(state: SequenceState, model: StateSpace, data: Sequences, generat
 
 
 def draw(state: SequenceState, data: Sequences, model: StateSpace) -> Draw:
-    """What the posterior keeps of a state."""
+    """The draw that the posterior keeps of a state."""
     return sequence.draw(state, data, model, law=Truncated(model.prior, model.truncation))

@@ -163,7 +163,7 @@ class StreamedRestarts(MixtureRestarts):
     def wanted(self) -> Wanted:
         """As in `MixtureRestarts`, from the sample, scaled to all rows."""
         generator = self.seeded()
-        sampled_rows(self.stream.num_own, MOST_ROWS, generator)  # to bring the generator past that draw
+        sampled_rows(self.stream.num_own, MOST_ROWS, generator)  # as for the sample, to advance the generator
         ratio = self.stream.num_data / all_count(self.problem.num_data)
         return joint_penalty(self.problem, self.backend.num_components, generator, ratio)
 
