@@ -1,6 +1,6 @@
-"""Checks at the door: what arrays a model or a posterior accepts.
+"""Validation of the arrays that a user passes to a model or a posterior.
 
-Whatever is refused raises a ValueError that names what was found, what is accepted, and the mend.
+Each check raises a ValueError that names what was found, what is accepted, and how to mend it.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _admit(
             f"X has {X.shape[1]} features, but the model was fitted with {num_features} features as input "
             f"(num_features)."
         )
-    if isinstance(X, SparseRows) or not X.requires_grad:  # where an engine tries rows out, they may leave the reals
+    if isinstance(X, SparseRows) or not X.requires_grad:  # an engine that tries rows out may leave the reals
         require_finite(X, to_fit=like is None, missing=missing)
     return X if like is None else _within_reach(X)
 
@@ -109,7 +109,7 @@ def require_finite(X: Rows, *, to_fit: bool = False, missing: bool = False) -> N
 
 
 def _within_reach(X: Rows) -> Rows:
-    """Rows [N, D], those with entries too large drawn in towards 0: the component that is nearest stays the same."""
+    """Rows [N, D] with every row that has too large entries scaled down; its nearest component stays the same."""
     if isinstance(X, SparseRows) or not len(X):
         return X
     size, limit = X.nan_to_num().abs().amax(1, keepdim=True), _largest(X)
@@ -117,7 +117,7 @@ def _within_reach(X: Rows) -> Rows:
 
 
 def _largest(X: Rows) -> float:
-    """The size of numbers whose fourth powers are numbers as well."""
+    """The largest size of a number whose fourth power is still finite in the dtype of X [N, D]."""
     return float(torch.finfo(X.dtype).max ** 0.25)
 
 
@@ -128,7 +128,7 @@ def _is_sparse(X: Any) -> bool:
 
 
 def read_rows(X: Any, name: str = "X") -> Rows:
-    """X [N, D] of any dtype, as a tensor or as sparse rows; the argument has this name."""
+    """X [N, D] of any dtype, as a tensor or as `SparseRows`; errors call the argument `name`."""
     if isinstance(X, Tensor) and X.layout not in {torch.strided, torch.sparse_csr, torch.sparse_coo}:
         raise ValueError(
             f"{name} has layout {X.layout}; accepted are CSR and COO. Convert it with {name}.to_sparse_csr()."
@@ -143,7 +143,7 @@ def read_rows(X: Any, name: str = "X") -> Rows:
 
 
 def _as_sparse(X: Any, name: str) -> Any:
-    """A sparse matrix [N, D] with numbers that torch computes with."""
+    """A sparse matrix [N, D] whose dtype torch can compute with."""
     if isinstance(X, Tensor):
         require_readable(name, X)
     elif not isinstance(X, SparseRows):
@@ -201,7 +201,7 @@ def as_sequences(
 
 
 def require_stacked(X: Any) -> None:
-    """Raise ValueError on sequences one by one, each [n, D], in a list or an array [S, n, D]."""
+    """Raise ValueError if X is a list of sequences [n, D], or an array [S, n, D], instead of stacked rows."""
     apart = list(X) if isinstance(X, list | tuple) or getattr(X, "ndim", 2) == 3 else []
     if apart and all(map(_is_table, apart)):
         raise ValueError(
@@ -211,7 +211,7 @@ def require_stacked(X: Any) -> None:
 
 
 def _is_table(steps: Any) -> bool:
-    """Whether these are rows, of an array or in a list."""
+    """Whether `steps` is a table of rows: a two-dimensional array, or a list of rows."""
     if isinstance(steps, list | tuple):
         return any(isinstance(row, list | tuple | np.ndarray | Tensor) for row in steps)
     return getattr(steps, "ndim", None) == 2
@@ -266,7 +266,7 @@ def read_targets(y: Tensor, X: Rows, *, min_known: int = 1) -> Tensor:
 
 
 def as_weights(weights: Any, X: Rows, name: str = "sample_weight") -> Tensor:
-    """How many times each row of X, or its loss, counts, [N] in double precision: finite, at least 0, and not all 0."""
+    """The weight of each row of X, or of its loss, [N] in double precision: finite, at least 0, and not all 0."""
     found = as_tensor(name, weights)
     if found.shape != (len(X),) or found.is_complex():
         raise ValueError(
@@ -302,9 +302,9 @@ def as_vector(y: Any, X: Rows) -> Tensor:
 
 
 def as_target_matrix(Y: Any, X: Rows, num_tasks: int | None = None, size: str = "num_tasks") -> Tensor:
-    """Targets Y [N, M] of any dtype, a column for each of M tasks; finite, or NaN where a row has none in a task.
+    """Targets Y [N, M] of any dtype, a column for each of M tasks; finite, or NaN where a row has no target in a task.
 
-    `size` is the argument of the model that says M.
+    `size` is the name of the model's argument that gives M.
     """
     given_tensor = isinstance(Y, Tensor)
     Y = as_tensor("Y", Y, " Give a number for each label.")

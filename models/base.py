@@ -1,4 +1,4 @@
-"""What all models are: parts, and the few questions that every backend asks of them."""
+"""The base class of all models: their parts, and the methods that every backend calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .targets import Binary, EachClass, Ordinal, Real, Target
 
 
 def announced(program: Callable[[Any, Any], None]) -> Callable[..., None]:
-    """A method `program(model, data)` that tells Pyro's handlers of its calls, by messages of the type "regbayes"."""
+    """A method `program(model, data)` that sends Pyro's handlers a message of type "regbayes" at each call."""
     return effectful(program, type="regbayes")
 
 
@@ -44,12 +44,12 @@ class Model(Config):
     num_constants: ClassVar[int] = 0
     min_rows: ClassVar[int] = 2
 
-    likelihood: Any  # a `Likelihood`; our own kernels take an `ExponentialFamily` alone
+    likelihood: Any  # a `Likelihood`; the library's own kernels take only an `ExponentialFamily`
     prior: Any
     truncation: int
     num_features: int | None
 
-    # of a model without hyperplanes there is no score for a loss to act on
+    # a model without hyperplanes has no score for a loss to act on
     loss: Loss = Hinge()
     weight_scale: float = 1.0
     feature_map: FeatureMap | None = None
@@ -58,7 +58,7 @@ class Model(Config):
 
     @property
     def coding(self) -> Target | None:
-        """What y is: the object that encodes it and decodes scores; None of a model without labels."""
+        """The object that encodes y and decodes scores; None for a model without labels."""
         return None
 
     def resolve(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Self:
@@ -73,47 +73,51 @@ class Model(Config):
         return model.resolve_feature_map(X, weights)
 
     def admit(self, X: Any, y: Any = None, lengths: Any = None) -> tuple[Rows, Rows | None]:
-        """The rows [N, D] of X and the values of y as they are read, None of none; raises where a fit takes no such row
-        or value, whatever others there are."""
+        """Return the rows [N, D] of X and the values of y as they are read, None without y.
+
+        Raises ValueError if a fit could not take one of these rows or values, whatever other rows it had.
+        """
         rows = self.readable(X, lengths)
         if y is None or self.coding is None:
             return rows, None
         values = self.coding.values(y, rows)
         known = values.to_dense().flatten()
-        if self.classes is None:  # some rows may have one class alone, or no label
+        if self.classes is None:  # these rows may have one class only, or no label
             known = torch.cat([known, known.new_tensor([0, 1])])
         with among(None):
             self.coding.find_classes(known, rows)
         return rows, values
 
     def readable(self, X: Any, lengths: Any = None) -> Rows:
-        """The rows [N, D] of X; raises unless each is one that a fit takes."""
+        """The rows [N, D] of X; ValueError unless a fit takes each of them."""
         rows = self.as_rows(X, num_features=self.num_features, min_rows=self.min_rows)
         self.likelihood.admit(rows)
         return rows
 
     def resolve_feature_map(self, X: Rows, weights: Tensor | None = None) -> Self:
-        """A copy whose feature map, if there is one, holds what it takes from the rows of X [N, D]."""
+        """A copy whose feature map, if there is one, is fitted to the rows of X [N, D]."""
         if self.feature_map is None:
             return self
         return self.replace(feature_map=resolved(self.feature_map, X, weights))
 
     def resolve_targets(self, X: Rows, y: Any) -> Self:
-        """A copy that knows the classes of y [N], or whatever else its target takes from them; see `Labelled`."""
+        """A copy that holds what its target takes from y [N], such as the classes; see `Labelled`."""
         return self
 
     def require_targets(self, y: Any) -> None:
-        """Raise ValueError if there is no y at all."""
+        """Raise ValueError if y is None."""
         if y is None:
             raise ValueError(f"{type(self).__name__} needs targets: requires y to be passed, but the target y is None.")
 
     def data(self, X: Any, y: Any = None) -> Any:
-        """The kernels' view of the rows of X [N, D] and of y. A model whose rows may count more than once takes a
-        further argument `weights` [N]."""
+        """The kernels' view of the rows of X [N, D] and of y.
+
+        A model that supports row weights takes a further argument `weights` [N].
+        """
         raise NotImplementedError
 
     def prepare(self, X: Any, y: Any = None, lengths: Any = None, **weights: Tensor) -> tuple[Self, Any]:
-        """The resolved model and the kernels' view of what a user passes to `fit`; weights [N] if `data` has them."""
+        """The resolved model, and the kernels' view of the arguments of `fit`; weights [N] if `data` takes them."""
         if lengths is not None:
             raise ValueError(f"{type(self).__name__} has no sequences: leave lengths out, or use IHMM or DIH.")
         X = self.as_rows(X, min_rows=self.min_rows)
@@ -139,28 +143,28 @@ class Model(Config):
         return False
 
     def as_rows(self, X: Any, **options: Any) -> Rows:
-        """X [N, D] as `as_features` reads it with these options, NaN where an entry is missing and may be."""
+        """X [N, D] as `as_features` reads it with these options; NaN is a missing entry if the model takes those."""
         return as_features(X, missing=self.checked().takes_missing, **options)
 
     def features(self, X: Any) -> Tensor:
-        """What the hyperplanes see [N, P] of the rows of X [N, D]: nothing, P = 0, without hyperplanes."""
+        """The features [N, P] that the hyperplanes see of the rows of X [N, D]; P = 0 without hyperplanes."""
         return X.new_ones(len(X), self.num_constants) if self.feature_map is None else self.feature_map(X)
 
     def targets(self, X: Any, y: Any = None) -> Tensor:
-        """Targets [N, C] of the scores, NaN where one is missing; C = 0 without hyperplanes."""
+        """Targets [N, C] of the scores, NaN where missing; C = 0 without hyperplanes."""
         return X.new_zeros(len(X), 0)
 
     def log_margin(self, scores: Tensor, targets: Tensor) -> Tensor:
-        """log phi(y | f) [...] of scores [..., C]: the terms of all scores together; 0 without hyperplanes."""
+        """log phi(y | f) [...] of scores [..., C], summed over the scores; 0 without hyperplanes."""
         factors = self.loss.log_factor(scores, targets)
-        return factors.squeeze(-1) if factors.shape[-1] == 1 else factors.sum(-1)  # a sum over one is a slow copy
+        return factors.squeeze(-1) if factors.shape[-1] == 1 else factors.sum(-1)  # a sum over one would copy
 
     def log_rejection(self, scores: Tensor) -> Tensor:
-        """What hyperplanes that repel say of a point apart from its own component, [N] from scores [N, K]."""
+        """The log factor [N] that all hyperplanes reject a point, from scores [N, K]; 0 unless components repel."""
         return scores.new_zeros(len(scores))
 
     def components(self, features: Tensor, targets: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """Sites of the Pyro program: parameters of the family [T, ...] and weights [T, P, C] of the hyperplanes."""
+        """Sites of the Pyro program: parameters of the likelihood [T, ...] and weights [T, P, C] of the hyperplanes."""
         with pyro.plate("components", self.truncation):
             parameters = self.likelihood.parameters(self.likelihood.prior(), pyro.sample)
             weights = self.sample_weights(features, features.shape[1], targets.shape[1])
@@ -173,12 +177,13 @@ class Model(Config):
 
 
 def target_of(target: Target | None, loss: Loss, classes: Tensor | None) -> Target:
-    """The target of a model with these classes [L], None: not known yet. A target of None is what the loss asks for: a
-    real number, one score of two or of ordered classes, or a score for each class.
+    """The target of a model with these classes [L]; None: they are not yet known.
 
+    If `target` is None, the loss decides: a real target, one score for two or for ordered classes, or a score for each
+    class.
     Raises
     ------
-    ValueError    on a target of many columns: a row of such a model has one y.
+    ValueError    if the target has several columns: a row of such a model has one y.
     """
     if target is None:
         binary = loss.binary and (classes is None or len(classes) == 2)
@@ -193,13 +198,13 @@ def target_of(target: Target | None, loss: Loss, classes: Tensor | None) -> Targ
 
 
 def coding_of(model: Any) -> Target | None:
-    """What the y of a model of any structure is; None if it has none."""
+    """The target object of a model of any structure; None if the model has no y."""
     found: Target | None = getattr(model, "coding", None)
     return found
 
 
 def with_factor(model: Any) -> Any:
-    """A model whose loss is as kernels read it on the targets of the model's y; of one without labels the same."""
+    """The model with the loss that its target needs, as kernels read it; unchanged for a model without labels."""
     coding = coding_of(model)
     return model if coding is None else model.replace(loss=coding.factor(model.loss))
 
@@ -213,7 +218,7 @@ class Labelled:
     loss: Loss
     classes: Tensor | None
     target: Target | None
-    replace: Any  # of `Config`
+    replace: Any  # provided by `Config`
 
     @property
     def coding(self) -> Target:
@@ -221,20 +226,20 @@ class Labelled:
         return target_of(self.target, self.loss, self.classes)
 
     def resolve(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Self:
-        """As `Model.resolve`, and what the target takes from y [N]."""
+        """As `Model.resolve`; also sets what the target takes from y [N]."""
         model: Any = self
         model.require_targets(y)
         X = model.as_rows(X, min_rows=_fewest())
         return super().resolve(X, weights=weights).resolve_targets(X, y)  # type: ignore[misc]
 
     def resolve_targets(self, X: Rows, y: Any) -> Self:
-        """A copy with the classes of y [N], those of the rows of X [N, D], and with the loss that its target needs.
+        """A copy with the classes of y [N] for the rows of X [N, D], and with the loss that its target needs.
 
-        A binary loss is one-versus-rest where there are more than two classes, and masked where targets are missing.
+        A binary loss becomes one-versus-rest with more than two classes, and masked where targets are missing.
 
         Raises
         ------
-        ValueError    on targets that the loss cannot read, or of fewer than two classes.
+        ValueError    if the loss cannot read the targets, or there are fewer than two classes.
         """
         values = self.coding.values(y, X)
         model: Self = self.replace(classes=self.coding.find_classes(values, X))
@@ -248,5 +253,5 @@ class Labelled:
 
 
 def _fewest() -> int:
-    """How many rows at least say something of defaults: of several ranks some may have none of them."""
+    """The fewest rows from which defaults can be set: 1, or 0 among ranks, since some may have no rows."""
     return 1 if ranks() is None else 0

@@ -114,8 +114,10 @@ class BNMC(Model):
     # -- from what a user passes -----------------------------------------------------------------------------------
 
     def resolve(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Self:
-        """A copy with all data-dependent defaults set from X [N, D] and labels y [N, C], rows counted `weights` [N]
-        times; checks both."""
+        """A copy with all data-dependent defaults set from X [N, D] and labels y [N, C]; checks both.
+
+        Row n counts `weights` [N] times.
+        """
         self.require_targets(y)
         X, model = as_features(X), super().resolve(X, weights=weights)
         labels = model.labels(X, y)
@@ -135,8 +137,10 @@ class BNMC(Model):
         return rows, labels
 
     def accepting(self, X: Any, y: Any) -> Self:
-        """A copy of a resolved model that takes further rows X [n, D] and labels y [n, C], in which some may be missing
-        where none was before; checks both."""
+        """A copy of a resolved model that takes further rows X [n, D] and labels y [n, C]; checks both.
+
+        Labels may be missing in them even if none was missing in the training rows.
+        """
         rows = as_features(X, num_features=self.num_features)
         self.likelihood.admit(rows)
         labels = self.labels(rows, y)
@@ -162,27 +166,27 @@ class BNMC(Model):
     def coding(self) -> LabelSet:
         return LabelSet(self.num_labels)
 
-    # -- what kernels ask ------------------------------------------------------------------------------------------
+    # -- methods that kernels call -------------------------------------------------------------------------------------
 
     @property
     def is_coupled(self) -> bool:
-        """Whether the classifiers have a say in the components."""
+        """Whether the joint density couples the classifiers with the components."""
         return self.joint in COUPLED
 
     @property
     def without_sticks(self) -> str:
-        """What to use with a prior that has no sticks, which all scans of a coupled joint need; "" of "product"."""
+        """What to use with a prior without stick-breaking weights, which a coupled joint needs; "" for "product"."""
         others = 'use SmallVariance(), joint="product", or a prior with sticks such as DirichletProcess()'
         return others if self.is_coupled else ""
 
     def require_probabilities(self) -> None:
-        """Raise ValueError unless the loss is the logistic one that a coupled joint needs."""
+        """Raise ValueError if a coupled joint has a loss other than the logistic one."""
         if self.is_coupled and not self.loss.is_likelihood:
             raise ValueError(f"joint is {self.joint!r}, which is of probabilities: it needs loss=Logistic().")
 
     @property
     def family(self) -> Product:
-        """The family of rows (x, y)."""
+        """The likelihood of rows (x, y)."""
         return Product([(self.likelihood, self.num_features), (self.label_likelihood, self.num_labels)])
 
     @property
@@ -217,14 +221,14 @@ class BNMC(Model):
     # -- details -----------------------------------------------------------------------------------------------------
 
     def with_missing(self) -> Self:
-        """A copy whose loss, and whose bits, may be missing."""
+        """A copy whose loss and whose binary labels may be missing."""
         labels = self.label_likelihood
         if isinstance(labels, BernoulliBeta) and not isinstance(labels, MaskedBernoulli):
             labels = MaskedBernoulli(labels.a, labels.b)
         return self.replace(loss=masked(self.loss), label_likelihood=labels)
 
     def _admit_labels(self, counts: Rows) -> None:
-        """Raise ValueError unless labels [N, C] are in the support of their family."""
+        """Raise ValueError unless labels [N, C] are in the support of their likelihood."""
         family: Any = self.label_likelihood
         try:
             family.admit(counts)
@@ -232,7 +236,7 @@ class BNMC(Model):
             raise ValueError(str(error).replace("X has", "Y has")) from error
 
     def _counted(self, labels: Rows) -> Rows:
-        """Labels [N, C] as their family takes them: rows of counts that are missing as a whole become rows of 0."""
+        """Labels [N, C] as their likelihood takes them; wholly missing rows of counts become rows of 0."""
         family: Any = self.label_likelihood
         if not family.given_totals:
             return labels
@@ -247,14 +251,14 @@ class BNMC(Model):
         return SparseRows.of(filled) if labels.is_sparse else filled
 
     def _label_family(self) -> Any:
-        """The family of the labels, the prior of bits a row in which each label is present as often as in the data."""
+        """The likelihood of the labels; the default prior of bits counts as one row with the data's label rates."""
         family, rates = self.label_likelihood, self.label_rates
         if not isinstance(family, BernoulliBeta) or family.a is not None or family.b is not None:
             return family
         return family.replace(a=rates, b=1 - rates)
 
     def _rates(self, signs: Tensor, weights: Tensor | None) -> Tensor:
-        """Shares [C] of the known labels that are present, half a label of each kind added."""
+        """Fractions [C] of the known labels that are present, with half a label of each kind added."""
         count = torch.ones_like(signs) if weights is None else weights.to(signs).unsqueeze(1).expand_as(signs)
         known, present = (all_sum((count * kind).sum(0)) for kind in (~signs.isnan(), signs == 1))
         return hyperparameter("label_rates", self.label_rates, (present + 0.5) / (known + 1), signs, signs.shape[1])

@@ -1,8 +1,8 @@
-"""Plain configuration objects: what models, likelihoods, losses and backends have in common.
+"""Base class of the configuration objects: models, likelihoods, losses and backends.
 
 A configuration is a dataclass whose constructor only stores its arguments. `get_params` and `set_params` follow
 scikit-learn's convention, nested names included (`model__loss__strength`), so that `sklearn.base.clone` and
-`GridSearchCV` work on it although nothing here imports scikit-learn.
+`GridSearchCV` work although nothing here imports scikit-learn.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class Config:
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if cls.__repr__ is Config.__repr__:
-            cls.__repr__ = Config.__repr__  # type: ignore[method-assign]  # a dataclass keeps what its class has
+            cls.__repr__ = Config.__repr__  # type: ignore[method-assign]  # `dataclass` keeps it
 
     def __repr__(self) -> str:
         changed = (f"{name}={brief(value)}" for name, value in self.changed().items())
         return f"{type(self).__name__}({', '.join(changed)})"
 
     def changed(self) -> dict[str, Any]:
-        """The arguments that are not their defaults, by name."""
+        """The arguments that differ from their defaults, by name."""
         cls: Any = type(self)
         values = ((field, getattr(self, field.name)) for field in _fields(cls))
         return {field.name: value for field, value in values if not same(value, _default(field))}
@@ -94,11 +94,12 @@ class Config:
         return copy
 
     def checked(self, name: str = "") -> Self:
-        """A copy with every argument in its domain (see `domains`), numpy's scalars as Python's; the parts' too.
+        """A copy whose arguments, and those of its parts, are validated by their domains, with Python's own numbers.
 
-        `name` goes before the names of arguments in messages, as `loss__` of a model's loss. A class whose arguments
-        depend on one another overrides this method. What a copy has read, it and copies of it do not read again while
-        it stands: a model is validated once in a fit, however many functions ask for a checked one.
+        `name` is put before the names of arguments in messages, as `loss__` for a model's loss. A class whose arguments
+        depend on one another overrides this method. A copy remembers which values have been validated, and so do copies
+        of
+        it: a model is validated once in a fit, however often `checked` is called.
 
         Raises
         ------
@@ -110,7 +111,7 @@ class Config:
         checked = dict(values)
         for field in fields:
             value = values[field.name]
-            # what is inside of these may have changed
+            # these may have changed inside
             if known is None or known.get(field.name, known) is not value or isinstance(value, Config | list | dict):
                 checked[field.name] = _checked(f"{name}{field.name}", value, field, domains)
         if known is not None and all(checked[key] is value for key, value in values.items()):
@@ -125,7 +126,7 @@ def _fields(cls: Any) -> tuple[Any, ...]:
 
 
 def brief(value: Any) -> str:
-    """What a repr says of an argument: of a configuration what was changed, of an array its shape."""
+    """The text of an argument in a repr: the changed arguments of a configuration, the shape of an array."""
     if isinstance(value, Config):
         return repr(value)
     if isinstance(value, list | tuple):
@@ -141,7 +142,7 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two arguments are alike, whatever they are."""
+    """Whether two arguments of any type are equal."""
     if type(one) is not type(other):
         return False
     if isinstance(one, Config):
@@ -154,12 +155,12 @@ def same(one: Any, other: Any) -> bool:
 
 
 def resolved(part: Any, X: Any, weights: Any = None) -> Any:
-    """A part of a model with its defaults from the rows of X [N, D], each counted `weights` [N] times; None: once.
+    """A part of a model with its defaults set from the rows of X [N, D], each counted `weights` [N] times; None: once.
 
     Raises
     ------
-    ValueError    if the `resolve` of the part, a user's own, returns nothing, or what the domains of its fields refuse,
-                  or takes no weights where there are some.
+    ValueError    if `resolve`, which a user may have written, returns None, returns arguments outside their domains, or
+                  takes no weights although some are given.
     """
     name, options = f"{type(part).__name__}.resolve", {} if weights is None else {"weights": weights}
     if options and "weights" not in inspect.signature(part.resolve).parameters:
@@ -182,12 +183,12 @@ def resolved(part: Any, X: Any, weights: Any = None) -> Any:
 
 
 def class_name(cls: type) -> str:
-    """The name of a class with that of its module, by which files know it."""
+    """The full name of a class, with its module, by which a file refers to it."""
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def to_plain(value: Any) -> Any:
-    """What describes a configuration, for a file: its class and arguments; so too in lists, tuples and dicts."""
+    """A description of a configuration for a file: its class and arguments, also within lists, tuples and dicts."""
     if isinstance(value, Config):
         params = {name: to_plain(inner) for name, inner in value.get_params(deep=False).items()}
         return {"class": class_name(type(value)), "params": params}
@@ -201,7 +202,7 @@ def to_plain(value: Any) -> Any:
 def from_plain(value: Any) -> Any:
     """The configuration that `to_plain` described; its class must have been imported.
 
-    A class goes by its name and that of its module; a name without a module is that of any class.
+    A name with a module stands for the class of that name in that module; a name alone for any class of that name.
 
     Raises
     ------
@@ -212,7 +213,7 @@ def from_plain(value: Any) -> Any:
     if value.keys() != _DESCRIPTION:
         return {key: from_plain(inner) for key, inner in value.items()}
     name, params = str(value["class"]), from_plain(value["params"])
-    # the last one: a cell of a notebook that runs again defines its class anew
+    # the last one: a notebook cell that runs again defines its class anew
     known = {label: cls for cls in _subclasses(Config) for label in (class_name(cls), cls.__name__)}
     if name not in known:
         raise ValueError(
@@ -227,7 +228,7 @@ def from_plain(value: Any) -> Any:
 
 
 def _each(value: Any, function: Callable[[Any], Any]) -> Any:
-    """The function of every item of a list or tuple; anything else as it is."""
+    """`function` applied to every item of a list or tuple; any other value unchanged."""
     if isinstance(value, list | tuple):
         items = [function(inner) for inner in value]
         return items if isinstance(value, list) else tuple(items)
@@ -235,7 +236,7 @@ def _each(value: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def _checked(name: str, value: Any, field: dataclasses.Field[Any], domains: dict[str, Any]) -> Any:
-    """One argument, read by its domain."""
+    """The value of the argument `name`, validated by the domain of its field."""
     domain, optional = domains.get(field.name, (None, True))
     optional = optional or field.default is None
     kind: Any = domain if isinstance(domain, type) else getattr(domain, "kind", () if domain else Config)
@@ -253,10 +254,10 @@ def _checked(name: str, value: Any, field: dataclasses.Field[Any], domains: dict
 
 @functools.cache
 def _domains(cls: type) -> dict[str, tuple[Any, bool]]:
-    """Of each field of a class its domain, a class of configurations or None, and whether it may be None."""
+    """For each field of a class: its domain, its configuration class or None, and whether it may be None."""
     try:
         hints = typing.get_type_hints(cls, include_extras=True)
-    except NameError:  # a class of a user, with annotations that only a type checker can read
+    except NameError:  # a user's class with annotations that only a type checker can evaluate
         return {}
     return {field.name: _domain(hints[field.name]) for field in _fields(cls)}
 
@@ -273,7 +274,7 @@ def _domain(hint: Any) -> tuple[Domain | type[Config] | None, bool]:
     return hint if isinstance(hint, type) and issubclass(hint, Config) else None, hint is Any
 
 
-_READ = "_read_arguments"  # the attribute with the arguments that were read, by name
+_READ = "_read_arguments"  # the attribute with the validated arguments, by name
 _DESCRIPTION = {"class", "params"}
 _SIMPLE: dict[Any, Domain] = {bool: Flag(), float: Number(), int: Whole(-(2**31))}
 

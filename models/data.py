@@ -1,4 +1,4 @@
-"""What the kernels of partitions see of a data set."""
+"""The kernels' view of a data set for partitions: points, features and targets."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from .sums import all_rows, all_sum, span
 
 
 class Spread:
-    """What data have that ranks may have some of each."""
+    """Base class of data whose rows may be spread over several ranks."""
 
     @property
     @abstractmethod
     def num_data(self) -> int:
-        """N, the number of points or steps that are here."""
+        """N, the number of points or steps on this rank."""
 
     @cached_property
     def span(self) -> tuple[int, int]:
-        """Where these start among those of all ranks, and how many all are."""
+        """The index of this rank's first row among the rows of all ranks, and the number of all rows."""
         return span(self.num_data)
 
     def placed(self, start: int, total: int) -> Self:
-        """The same, whose `span` is known without asking other ranks."""
+        """The same data with a given `span`, so that no other rank is asked for it."""
         self.__dict__["span"] = start, total
         return self
 
 
 class RowData(Spread):
-    """What data of exchangeable rows share. Every field is a table [N, ...] with an entry for each row, or None."""
+    """Base class of data with exchangeable rows: every field is a table [N, ...] over the rows, or None."""
 
     targets: Tensor
     weights: Tensor | None
-    follow: ClassVar[tuple[str, ...]] = ("features",)  # fields that are made of others
+    follow: ClassVar[tuple[str, ...]] = ("features",)  # fields that are computed from other fields
 
     @property
     def num_data(self) -> int:
@@ -47,13 +47,13 @@ class RowData(Spread):
 
     @cached_property
     def total_weight(self) -> float:
-        """R = sum_n r_n, by which weights take the place of N."""
+        """R = sum_n r_n over all ranks, which replaces N if there are weights."""
         if self.weights is None:
             return self.span[1]
         return float(all_sum(self.weights.sum(dtype=torch.float64)))
 
     def counting(self, total: float) -> Self:
-        """The same, whose rows are known to count so many times on all ranks, without asking these."""
+        """The same data with a given `total_weight` of all ranks, so that no other rank is asked for it."""
         self.__dict__["total_weight"] = total
         return self
 
@@ -71,26 +71,26 @@ class Data(RowData):
     features: Tensor  # [N, P]
     targets: Tensor  # [N, C]: -1 / +1 for each class score, or one real target; NaN where it is missing
     weights: Tensor | None = None  # [N] > 0, how many times each point counts; None: once
-    loss_weights: Tensor | None = None  # [N] >= 0, how many times its loss counts each of these times; None: once
+    loss_weights: Tensor | None = None  # [N] >= 0, a further factor of each point's loss; None: 1
 
     @property
     def points(self) -> Data:
-        """What families and classifiers see: all of it."""
+        """The data that likelihoods and classifiers see: all of them."""
         return self
 
     def observed(self, labels: Tensor) -> Tensor:
-        """The labels of what has an x, from those of all points [N]."""
+        """The component labels of the observed points, from those of all points [N]: all of them."""
         return labels
 
     def counted(self, values: Tensor) -> Tensor:
-        """What belongs to the points, [N, ...], times their weights."""
+        """Values [N, ...] of the points, times the points' weights."""
         if self.weights is None:
             return values
         return values * self.weights.to(values.dtype).view(-1, *[1] * (values.ndim - 1))
 
     @cached_property
     def nonzeros(self) -> tuple[Tensor, Tensor, Tensor]:
-        """X in compressed rows: row n has values[starts[n] : starts[n + 1]], [nnz], in the columns [nnz] there."""
+        """X in compressed rows: starts [N + 1], columns [nnz] and values [nnz]."""
         rows = SparseRows.of(self.X)
         return rows.starts, rows.columns, rows.values
 
@@ -101,11 +101,11 @@ class Data(RowData):
         return all_rows(self.features, self.span), weights
 
     def without_features(self) -> Data:
-        """The data that a model without hyperplanes sees."""
+        """The data that a model without hyperplanes sees: no features and no targets."""
         return replace(self, features=self.features[:, :0], targets=self.targets[:, :0])
 
     def double(self) -> Data:
-        """The same in double precision."""
+        """The same data in double precision."""
         if self.X.dtype == torch.float64:
             return self
         return replace(self, X=self.X.double(), features=self.features.double(), targets=self.targets.double())

@@ -54,5 +54,5 @@ class DDPM(Hyperplanes, Mixture):
     num_features: Count | None = None
 
     def without_hyperplanes(self) -> DPM:
-        """The mixture that is left for nu -> 0."""
+        """The mixture model that remains as nu -> 0."""
         return DPM(self.likelihood, self.prior, self.truncation, self.num_features)

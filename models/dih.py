@@ -43,5 +43,5 @@ class DIH(Hyperplanes, StateSpace):
     lags: Natural = 0
 
     def without_hyperplanes(self) -> IHMM:
-        """The model that is left for nu -> 0."""
+        """The model that remains as nu -> 0."""
         return IHMM(self.likelihood, self.prior, self.truncation, self.num_features, self.lags)

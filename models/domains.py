@@ -1,14 +1,14 @@
-"""What an argument may be: every field of a configuration states its domain where it is declared.
+"""Domains of arguments: every field of a configuration declares which values it accepts.
 
     strength: Positive = 1.0
     forgetting: Annotated[float, Number(above=0.5, most=1.0)] = 0.7
 
-`Config.checked` compares each field with its domain. A field that is `None` by default may be None; one whose type is a
-configuration takes an object of that class; one of type `float`, `int` or `bool` any finite number, integer, or truth
-value; one of another type is not looked at.
+`Config.checked` compares each field with its domain. A field that is `None` by default may be None. A field whose type
+is a configuration takes an object of that class. A field of type `float`, `int` or `bool` takes any finite number,
+integer, or truth value. Fields of other types are not checked.
 
-A field of a number stays a number when a part is resolved. A hyperparameter that becomes a tensor, or may have one
-entry for each column, is `AnyNumbers` or `PositiveNumbers`.
+A field with the domain of a number stays a number when a part is resolved. A hyperparameter that becomes a tensor, or
+may have one entry for each column, is `AnyNumbers` or `PositiveNumbers`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from .numbers import as_tensor
 
 
 class Domain(Protocol):
-    """What a field may hold."""
+    """The interface of a domain: the values that a field accepts."""
 
     @property
     def words(self) -> str:
-        """What is accepted, after "it must be"."""
+        """The description of accepted values that follows "it must be" in a message."""
 
     def read(self, value: Any) -> Any:
-        """The value as Python's own number or text, or as it is; ValueError or TypeError if it is refused."""
+        """The value as Python's own number or text, or unchanged; ValueError or TypeError if it is refused."""
 
 
 def read(name: str, value: Any, domain: Domain, *, optional: bool = False) -> Any:
@@ -54,19 +54,21 @@ def read(name: str, value: Any, domain: Domain, *, optional: bool = False) -> An
 
 
 class OutOfReach(ValueError):
-    """A number of the right kind that is too large or too small; what it says comes after "it must be"."""
+    """A number of the right kind, but too large or too small; the message follows "it must be"."""
 
 
 def shown(value: Any) -> str:
-    """What a message says that was found: its repr, cut where it is long."""
+    """The text of a value in a message: its repr, cut where it is long."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 @dataclass(frozen=True)
 class Number:
-    """A finite real number between two ends: more than `above` or at least `least`, less than `below` or at most
-    `most`. A numpy scalar is a number, a bool is none."""
+    """A finite real number more than `above` or at least `least`, and less than `below` or at most `most`.
+
+    A numpy scalar is a number; a bool is not.
+    """
 
     above: float = -math.inf
     least: float = -math.inf
@@ -90,7 +92,7 @@ class Number:
         if not (math.isfinite(number) and self.above < number < self.below and self.least <= number <= self.most):
             raise ValueError
         if number and not 1 / LARGEST <= abs(number) <= LARGEST:
-            raise OutOfReach(f"between {1 / LARGEST:g} and {LARGEST:g} in size")  # squares and inverses are numbers
+            raise OutOfReach(f"between {1 / LARGEST:g} and {LARGEST:g} in size")  # squares and inverses are finite
         return number
 
 
@@ -130,7 +132,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class Auto:
-    """What another domain accepts, or "auto": the data say."""
+    """What another domain accepts, or "auto" for a value from the data."""
 
     domain: Domain
 
@@ -140,7 +142,7 @@ class Auto:
         return f"{self.domain.words}, or 'auto'"
 
     def read(self, value: Any) -> Any:
-        """The value as the domain reads it, or "auto"; an error as the domain raises it."""
+        """The value as the domain reads it, or "auto"; the domain's error if it is refused."""
         return "auto" if isinstance(value, str) and value == "auto" else self.domain.read(value)
 
 
@@ -156,7 +158,7 @@ class OneOf:
         return f"one of {', '.join(map(repr, self.choices))}"
 
     def read(self, value: Any) -> str:
-        """The word; ValueError if it is another."""
+        """The word; ValueError if it is not one of the choices."""
         if not isinstance(value, str) or value not in self.choices:
             raise ValueError
         return str(value)
@@ -171,7 +173,7 @@ class Labels(OneOf):
         return f"{super().words}, or a Tensor of integer labels"
 
     def read(self, value: Any) -> Any:
-        """The word, or the labels; ValueError if they are no integers."""
+        """The word, or the labels [N]; ValueError if they are not integers."""
         if isinstance(value, str):
             return super().read(value)
         labels = as_tensor("labels", value)
@@ -192,8 +194,8 @@ class Pair:
         return f"a pair ({self.names})"
 
     def read(self, value: Any) -> tuple[float, float]:
-        """The pair; ValueError or TypeError if it is none."""
-        if isinstance(value, str | bytes | dict | set | Iterator):  # an iterator can be read once
+        """The pair; ValueError or TypeError if it is not one."""
+        if isinstance(value, str | bytes | dict | set | Iterator):  # an iterator can be read only once
             raise ValueError
         one, two = (POSITIVE.read(float(part) if isinstance(part, Tensor) else part) for part in value)
         return one, two
@@ -201,8 +203,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Numbers:
-    """A number or an array of them, all finite, more than `above` and less than `below`: a hyperparameter, perhaps one
-    for each column."""
+    """A hyperparameter: one number or an array, all finite, more than `above` and less than `below`."""
 
     above: float = -math.inf
     below: float = math.inf
@@ -215,7 +216,7 @@ class Numbers:
         return f"{kind}{most}, a number or an array"
 
     def read(self, value: Any) -> Any:
-        """The value as it is, an array in a form that torch takes; ValueError if it is refused."""
+        """The value unchanged, an array in a form that torch takes; ValueError if it is refused."""
         numbers = as_tensor("value", value)
         if numbers.dtype == torch.bool or not ((numbers > self.above) & (numbers < self.below)).all():
             raise ValueError
@@ -227,7 +228,7 @@ class Numbers:
 
 
 LARGEST = 1e100
-_LARGEST_SQUARE = 1e160  # of hyperparameters, which may be variances of data
+_LARGEST_SQUARE = 1e160  # for hyperparameters, which may be variances of the data
 POSITIVE = Number(above=0.0)
 SEED = Whole(0, 2**32 - 1)
 

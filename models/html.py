@@ -25,18 +25,18 @@ def model_html(model: Any) -> str:
     """The plate diagram of a model's program with the model's repr, or a table of its parts."""
     try:
         return f"{_diagram(model)}<pre>{escape(repr(model))}</pre>"
-    except Exception:  # without graphviz, or of parts that no row of ours is a row of
+    except Exception:  # without graphviz, or if the likelihood takes no rows of bits
         return table(type(model).__name__, {name: _cell(model, name) for name in model.get_params(deep=False)})
 
 
 def _cell(model: Any, name: str) -> str:
-    """An argument, in bold where it is not its default."""
+    """An argument as HTML, in bold if it is not its default."""
     text = escape(brief(getattr(model, name)))
     return f"<b>{text}</b>" if name in model.changed() else text
 
 
 def _diagram(model: Any) -> str:
-    """SVG of the program on four rows of bits, which are rows of any of our families."""
+    """SVG of the program on four rows of bits, which most likelihoods accept."""
     parts = getattr(getattr(model, "likelihood", None), "parts", [])
     width = model.num_features or sum(size for _, size in parts) or 2
     X = torch.tensor([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [0.0, 0.0]]).repeat(1, width)[:, :width]

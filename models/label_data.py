@@ -1,4 +1,4 @@
-"""What the kernels of multi-label models see: rows with their labels beside them, and signs for the classifiers."""
+"""The kernels' view of data with several labels: rows beside their labels, and signs for the classifiers."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class LabelData(RowData):
     x: Rows  # [N, D], dense or sparse
     y: Rows  # [N, C], dense or sparse, NaN where a label is missing
     features: Tensor  # [N, P]
-    targets: Tensor  # [N, C]: +1 where a label is present, -1 where not, NaN where that is missing
+    targets: Tensor  # [N, C]: +1 where a label is present, -1 where it is absent, NaN where it is missing
     weights: Tensor | None = None  # [N] > 0, how many times each point counts; None: once
 
     @cached_property
     def X(self) -> Rows:
-        """Rows of x, then y, [N, D + C], sparse if either is."""
+        """Rows [N, D + C] of x and y side by side, sparse if either is."""
         return join_columns([self.x, self.y])
 
     @cached_property
     def points(self) -> Data:
-        """What the mixture sees: rows (x, y), and no classifiers."""
+        """The data that the mixture sees: rows (x, y), without features."""
         return replace(self.margins, X=self.X).without_features()
 
     @cached_property
@@ -44,5 +44,5 @@ class LabelData(RowData):
 
     @cached_property
     def margins(self) -> Data:
-        """What the classifiers see."""
+        """The data that the classifiers see: features and targets."""
         return Data(self.features, self.features, self.targets, self.weights)

@@ -1,10 +1,10 @@
-"""How the label shares of a component and the classifiers make one law of a label set (docs/derivations/label-sets,
-"Three joints").
+"""The law of a label set given the label rates psi of a component and the classifiers' scores f.
 
     "and"           y_c ~ Bernoulli(psi_c sigma(f_c)): the component has the label, and the classifier agrees
     "multinomial"   y ~ Multinomial(sum y, q),  q_c prop. to psi_c sigma(f_c): counts of labels
 
-Under "product" both views state the labels on their own, and nothing here is asked.
+Under "product" the mixture and the classifiers have a factor each, and this module is not used. Source:
+docs/derivations/label-sets, "Three joints".
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ def label_law(joint: str, psi: Tensor, scores: Tensor) -> Distribution:
 
 
 def log_label_factor(joint: str, psi: Tensor, scores: Tensor, labels: Tensor) -> Tensor:
-    """log p(y | psi, f) [...] of labels [..., C], finite where sigma(f) rounds to 0; of counts without the number of
-    their orders, and psi [..., C] up to a factor."""
+    """log p(y | psi, f) [...] of labels [..., C], finite even where sigma(f) rounds to 0.
+
+    For counts the multinomial coefficient is left out, and psi [..., C] matters only up to a factor.
+    """
     least = torch.finfo(psi.dtype).tiny
     log_share = psi.clamp(min=least).log() + logsigmoid(scores)
     if joint == "and":

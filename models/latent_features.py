@@ -1,4 +1,4 @@
-"""What latent feature models share: what kernels see of a data set, and the truncated Pyro program.
+"""The common part of latent feature models: the kernels' view of a data set, and the truncated Pyro program.
 
     pi ~ prior,   z_nk ~ Bernoulli(pi_k),   w_k ~ N(0, loading variance I),   x_n ~ p(. | W^T z_n)          k = 1..K
     eta_c ~ N(0, nu^2 I),   factor phi(y_n | eta^T [z_n; b_n])                                          n = 1..N
@@ -43,17 +43,17 @@ class FeatureData(RowData):
 
     @cached_property
     def row_weights(self) -> Tensor:
-        """r_n [N, 1] in the dtype of X."""
+        """The row weights r_n [N, 1] in the dtype of X; 1 without weights."""
         return torch.ones_like(self.X[:, :1]) if self.weights is None else self.weights.to(self.X).unsqueeze(1)
 
     @cached_property
     def counted(self) -> Tensor:
-        """[N, 1] or [N, D]: how many times each entry counts, 0 where it is missing."""
+        """The weight of each entry, [N, 1] or [N, D], 0 where it is missing."""
         return self.row_weights if self.observed is None else self.row_weights * self.observed
 
 
 class FeatureModel(Model):
-    """What latent feature models share. Kernels call the methods below on a *resolved* model (see `Model`).
+    """Base class of latent feature models. Kernels call the methods below on a *resolved* model (see `Model`).
 
     Shapes: N rows, D columns, K = `truncation` features, P inputs of the classifiers, C scores (0 without classifiers).
     """
@@ -76,7 +76,7 @@ class FeatureModel(Model):
         return model.resolve_feature_map(rows, weights)
 
     def require_missing(self) -> None:
-        """ValueError unless classifiers can do without entries of X: those that a map sees in columns of their own."""
+        """Raise ValueError unless the feature map computes each feature from one column, as missing entries need."""
         if self.feature_map is not None and not self.feature_map.column_wise:
             raise ValueError(
                 f"X has missing entries (NaN), and {type(self.feature_map).__name__} needs them all: impute them, or "
@@ -84,7 +84,7 @@ class FeatureModel(Model):
             )
 
     def features(self, X: Any) -> Tensor:
-        """What the classifiers see [N, P] of the rows of X [N, D]; 0, a mean, where an entry is missing (NaN)."""
+        """The features [N, P] that classifiers see of X [N, D]; 0, the mean, for a missing entry (NaN)."""
         found = super().features(X)
         return found if self.feature_map is None or not isinstance(X, Tensor) else found.masked_fill(found.isnan(), 0.0)
 
@@ -94,8 +94,7 @@ class FeatureModel(Model):
         return rows if observed is None else rows.masked_fill(observed == 0, torch.nan)
 
     def read(self, X: Any) -> tuple[Rows, Tensor | None]:
-        """Rows [N, D] of X, 0 where an entry is missing, and `observed` as in `FeatureData`: None if no rank misses
-        any."""
+        """Rows [N, D] of X with 0 for missing entries, and `observed`: None if no rank has missing entries."""
         rows, observed = as_incomplete(X, num_features=self.num_features)
         some = all_any(torch.tensor(observed is not None))
         return rows, torch.ones_like(rows) if some and observed is None else observed
@@ -139,6 +138,6 @@ class FeatureModel(Model):
 
 
 def _at_means(X: Tensor, counted: Tensor) -> Tensor:
-    """X [N, D] with the mean of its column where an entry counts [N, D] 0 times."""
+    """X [N, D] with the mean of its column for each entry whose weight `counted` [N, D] is 0."""
     total, number = all_sum(torch.stack([(X * counted).double().sum(0), counted.double().sum(0)]))
     return torch.where(counted == 0, (total / number).to(X.dtype), X)

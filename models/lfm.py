@@ -2,7 +2,7 @@
 
     pi ~ IBP(alpha),   z_nk ~ Bernoulli(pi_k),   w_k ~ N(0, loading variance I),   x_n ~ p(. | W^T z_n)       k = 1..K
 
-With a classifier fitted afterwards to its features it is the baseline of `InfiniteLatentSVM`. Source: Griffiths &
+It is the baseline of `InfiniteLatentSVM` if a classifier is fitted afterwards to its features. Source: Griffiths &
 Ghahramani (2011); docs/derivations/latent-features, "Joint density".
 """
 

@@ -1,4 +1,4 @@
-"""Cholesky factors of matrices that are positive definite up to rounding, and inverses of triangular ones."""
+"""Cholesky factors of matrices that are positive definite up to rounding, and inverses of triangular matrices."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from torch import Tensor
 
 
 def safe_cholesky(matrix: Tensor, *, strict: bool = True) -> Tensor:
-    """Lower Cholesky factors [..., D, D]; a diagonal is raised by as small a share as rounding made necessary.
+    """Lower Cholesky factors [..., D, D]; the diagonal is raised by the smallest fraction that makes them exist.
 
     Parameters
     ----------
     matrix : symmetric [..., D, D]
-    strict : False: what no small share mends comes back as it is, for samplers that refuse such a proposal
+    strict : False: a matrix that no small fraction mends is returned unchanged, for samplers that refuse such a
+        proposal
 
     Raises
     ------
-    FloatingPointError    if no small share is enough, and `strict`.
+    FloatingPointError    if no small fraction is enough, and `strict`.
     """
     tril, info = torch.linalg.cholesky_ex(matrix)
     if not info.numel():

@@ -1,4 +1,4 @@
-"""The normalizer of a Markov chain's paths, differentiable: what is left of the state sequences in a Pyro program."""
+"""The normalizer of a Markov chain's paths, differentiable: it marginalizes the state sequences in a Pyro program."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def pad_sequences(rows: Tensor, lengths: list[int], value: float = 0.0) -> Tensor:
-    """[B, longest, ...] from rows [N, ...] of B sequences, one after another."""
+    """Sequences [B, longest, ...] from the stacked rows [N, ...] of B sequences."""
     return torch.nn.utils.rnn.pad_sequence(list(rows.split(lengths)), batch_first=True, padding_value=value)
 
 
@@ -16,7 +16,7 @@ def log_normalizers(log_start: Tensor, log_transition: Tensor, log_emission: Ten
 
     alpha_1 = start + e_1,   alpha_t(k) = e_t(k) + logsumexp_j [alpha_{t-1}(j) + transition(j, k)]
     """
-    # -inf has no gradient; what is forbidden weighs next to nothing instead
+    # -inf has no gradient; a forbidden transition gets a tiny weight instead
     tables = log_start, log_transition, log_emission
     start, transition, rows = (table.double().clamp(min=-_FORBIDDEN) for table in tables)
     emission = pad_sequences(rows, lengths)

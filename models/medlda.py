@@ -1,7 +1,7 @@
-"""MedLDA: topics that are found together with a max-margin predictor of each document's target; and LDA, without one.
+"""MedLDA: topics found together with a max-margin predictor of each document's target; and LDA, without one.
 
-`topics` has the joint density. zbar_n sums to one, so that it includes the constant: there is no intercept. A document
-without tokens has zbar = 0 and score 0, and its theta has the prior's law.
+The module `topics` has the joint density. zbar_n sums to one, so it includes the constant: there is no intercept. A
+document without tokens has zbar = 0 and score 0, and its theta has the prior's law.
 
 Source: Zhu, Ahmed & Xing (2012); Zhu, Chen, Perkins & Zhang (2014) for the Gibbs classifier. The factors phi are not
 normalized over y; a document without a target has no factor.

@@ -1,4 +1,4 @@
-"""What the mixture models share: the truncated Pyro program, and what kernels ask of a model."""
+"""The common part of mixture models: the truncated Pyro program, and the methods that kernels call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .priors.sticks import log_stick_weights
 
 
 class Mixture(Model):
-    """What the mixture models share. Kernels call the methods below on a *resolved* model (see `Model`).
+    """Base class of mixture models. Kernels call the methods below on a *resolved* model (see `Model`).
 
     Shapes: N points, D columns, P features, C scores, T = `truncation` components.
     """
@@ -30,7 +30,7 @@ class Mixture(Model):
         return Data(X, self.features(X), self.targets(X, y), weights)
 
     def without_hyperplanes(self) -> Mixture:
-        """The mixture that is left for nu -> 0 where components repel; else the model itself."""
+        """The mixture model that remains as nu -> 0 if components repel; else the model itself."""
         return self
 
     @announced
@@ -53,7 +53,7 @@ class Mixture(Model):
 
 
 def sample_components(sticks: Tensor, parameters: Parameters) -> tuple[Tensor, Parameters]:
-    """The site `assignments` [N] of a program, and the parameters [N, ...] of the points' own of T components."""
+    """Sample the site `assignments` [N], and select each point's parameters [N, ...] from those of T components."""
     law = dist.Categorical(logits=log_stick_weights(sticks))
     assignments = pyro.sample("assignments", law, infer={"enumerate": "parallel"})
     return assignments, {name: value[assignments] for name, value in parameters.items()}

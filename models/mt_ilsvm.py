@@ -124,7 +124,7 @@ class MultiTaskInfiniteLatentSVM(Model):
         return TaskData(self.preprocessed(rows), self.features(rows), self.targets(rows, y), rows)
 
     def preprocessed(self, X: Any) -> Tensor:
-        """What the projection sees [N, D'] of the rows of X [N, D]."""
+        """The rows [N, D'] that the projection sees, from the rows of X [N, D]."""
         return X if self.preprocessing is None else self.preprocessing(X)
 
     def as_rows(self, X: Any, **options: Any) -> Tensor:
@@ -138,7 +138,7 @@ class MultiTaskInfiniteLatentSVM(Model):
         return self.as_rows(X, num_features=self.num_features, min_rows=self.min_rows)
 
     def targets(self, X: Any, y: Any = None) -> Tensor:
-        """Targets [N, M] in the dtype of X [N, D], as the loss takes them; NaN where a row has none."""
+        """Targets [N, M] in the dtype of X [N, D], as the loss takes them; NaN where a row has no target."""
         return self.coding.encode(y, X)
 
     def scores(self, projected: Tensor, inputs: Tensor, weights: Tensor) -> Tensor:

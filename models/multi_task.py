@@ -1,4 +1,4 @@
-"""What the kernels of models with many tasks see: inputs that the tasks share, and the pairs that have a target."""
+"""The kernels' view of data with many tasks: shared inputs, and the pairs of a row and a task with a target."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from .numbers import as_tensor
 
 @dataclass(frozen=True, eq=False)
 class TaskData(Spread):
-    """N rows of D inputs, P inputs that the classifiers see as they are, M tasks; A known pairs of a row and a task.
+    """N rows of D inputs, P inputs that the classifiers see directly, M tasks; A known pairs of a row and a task.
 
-    Pairs are in the order of their tasks, so that those of task m are starts[m] : starts[m + 1].
+    Pairs are ordered by task: the pairs of task m are starts[m] : starts[m + 1].
     """
 
-    X: Tensor  # [N, D], what the projection sees
+    X: Tensor  # [N, D], the rows that the projection sees
     inputs: Tensor  # [N, P]
     targets: Tensor  # [N, M]: -1 / +1, or real targets; NaN where a row has none in a task
-    given: Tensor | None = None  # [N, D'], what X is made of; None: X itself
+    given: Tensor | None = None  # [N, D'], the rows from which X is computed; None: X itself
 
-    follow: ClassVar[tuple[str, ...]] = "X", "inputs"  # fields that are made of `given`
+    follow: ClassVar[tuple[str, ...]] = "X", "inputs"  # fields that are computed from `given`
 
     @property
     def num_data(self) -> int:
@@ -57,17 +57,17 @@ class TaskData(Spread):
 
     @cached_property
     def known_pairs(self) -> Data:
-        """The pairs as points whose classifiers see the inputs alone."""
+        """The pairs as points whose classifiers see only the inputs, without the projection."""
         return self.pairs(self.X[:, :0])
 
     @cached_property
     def starts(self) -> list[int]:
-        """M + 1 places among the pairs."""
+        """The index of each task's first pair, and the number of pairs, M + 1 in all."""
         return [0, *torch.bincount(self.tasks, minlength=self.num_tasks).cumsum(0).tolist()]
 
     @cached_property
     def columns(self) -> Tensor:
-        """X^T [D, N] in double precision, a dimension after the other in memory."""
+        """X^T [D, N] in double precision, contiguous along the rows."""
         return self.X.T.double().contiguous()
 
     def by_task(self, values: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ class TaskData(Spread):
         return values.new_zeros(self.targets.shape).index_put((self.rows, self.tasks), values)
 
     def pairs(self, projected: Tensor) -> Data:
-        """The pairs as points of their tasks' classifiers, which see [Z^T x; b], from the projected rows [N, K]."""
+        """The pairs as points of their tasks' classifiers, with features [Z^T x; b], from the projected rows [N, K]."""
         features = torch.cat([projected, self.inputs], 1)[self.rows]
         return Data(features, features, self.known.unsqueeze(1))
 

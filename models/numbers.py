@@ -1,4 +1,4 @@
-"""What users pass as numbers, in whatever form, as tensors and arrays that torch computes with: the one reader."""
+"""Conversion of users' numbers, in whatever form, to tensors and arrays that torch computes with."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def as_tensor(name: str, values: Any, hint: str = "") -> Tensor:
 
 
 def as_array(name: str, values: Any, hint: str = "") -> np.ndarray:
-    """Numbers in memory of our own order, of this machine's byte order, wide enough and writable, as torch needs them.
+    """A writable array in native byte order and C order, of a dtype wide enough for torch.
 
     Raises
     ------
-    ValueError    as `as_tensor`; on text too, even of digits ("1_000" would be a thousand).
+    ValueError    as `as_tensor`; also on text, even of digits ("1_000" would be read as a thousand).
     """
     require_unmasked(name, values)
     try:
@@ -46,7 +46,7 @@ def as_array(name: str, values: Any, hint: str = "") -> np.ndarray:
 
 
 def in_words(error: Exception) -> str:
-    """What is said of values that numpy cannot read: of lists in lists of different lengths in words of our own."""
+    """The message of numpy's error; for ragged lists a clearer one."""
     text = str(error)
     return "its entries differ in length, but need as many numbers each" if "inhomogeneous" in text else text
 
@@ -58,14 +58,14 @@ def require_unmasked(name: str, values: Any) -> None:
 
 
 def has_text(array: np.ndarray) -> bool:
-    """Whether an array holds text, if of digits alone."""
+    """Whether an array holds text, even text of digits."""
     if array.dtype.kind == "O":
         return any(isinstance(entry, str | bytes) for entry in array.flat)
     return array.dtype.kind in "US"
 
 
 def require_readable(name: str, values: Tensor) -> None:
-    """Raise ValueError on a tensor [...] without numbers, or in a precision too low to compute with."""
+    """Raise ValueError on a tensor [...] without numbers, or with a precision too low to compute with."""
     if values.is_meta:
         raise ValueError(f"{name} is on the meta device, which holds no numbers. Pass a Tensor on a CPU or a GPU.")
     if values.dtype in {torch.float16, torch.bfloat16} or values.is_quantized:
@@ -75,12 +75,12 @@ def require_readable(name: str, values: Tensor) -> None:
 
 
 def with_graph(values: Tensor) -> Tensor:
-    """The values [...], with their graph inside a Pyro program alone: programs are differentiated, fits are not."""
+    """The values [...], with their autograd graph only inside a Pyro program, as only programs are differentiated."""
     return values if am_i_wrapped() else values.detach()
 
 
 def _computable(array: np.ndarray) -> np.ndarray:
-    """The array in a dtype that torch has; TypeError or ValueError if there is none for it."""
+    """The array in a dtype that torch has; TypeError or ValueError if there is none."""
     kind = array.dtype.kind
     if kind == "c":
         return array.astype(np.complex128)

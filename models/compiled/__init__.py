@@ -1,33 +1,33 @@
-"""Compiled code that a part brings: a family its component state, a loss its factor, found by the class of the part.
+"""Compiled forms of the parts of a model: the component state of a likelihood, or the factor of a loss.
 
-The compiled form of a part is a NamedTuple of arrays and numbers with functions of them, which numba compiles when a
-generic loop first calls them. They may call functions decorated with `inner` or `part` of `scalars`.
+The form is found by the exact class of the part. It is a NamedTuple of arrays and numbers with methods, which numba
+compiles when a generic loop first calls them. They may call functions decorated with `inner` or `part` of `scalars`.
 
-Of a family `components` [W, slots] has one column of numbers for each component. A slot without points holds the prior,
-and so does the last one, which stays empty. Rows X [N, D] are in double precision.
+The form of a likelihood has an array `components` [W, slots] with one column of numbers for each component. A slot
+without points holds the prior, and so does the last slot, which stays empty. Rows X [N, D] are in double precision.
 
-    of(family, data)                             the form of a resolved family, components [W, 1] of the prior
-    log_predictives(self, n, own, out, scratch)  out[k] = log p(x_n | the others in slot k) for every k, up to terms
-                                                 that are the same for all k; x_n itself is in slot `own`, or in none
-    shift(self, n, k, sign)                      take x_n into slot k (1.0) or out of it (-1.0); return whether so much
+    of(family, data)                             the form of a resolved likelihood, components [W, 1] of the prior
+    log_predictives(self, n, own, out, scratch)  set out[k] = log p(x_n | the other points in slot k) for every k, up
+                                                 to terms that are the same for all k; x_n is in slot `own`, or in none
+    shift(self, n, k, sign)                      add x_n to slot k (1.0) or remove it (-1.0); return whether so much
                                                  cancelled that the components must be computed anew
-    log_normalizers(family, counts)              optional: [N], what a log predictive owes to the number of points of
-                                                 the slot alone, counts [N]; `log_predictives` leaves it out
-    fetch(self, n)                               optional: x_n is asked for soon
+    log_normalizers(family, counts)              optional: the terms [N] of a log predictive that depend only on the
+                                                 number of points in the slot, counts [N]; `log_predictives` omits them
+    fetch(self, n)                               optional: prefetch x_n, which is needed soon
     wide(), summed(self, family, data, labels, slots)
-                                                 optional: from so many columns on, components [W, slots] are made by
-                                                 this from the slot of each row, labels [N], and not row by row
+                                                 optional: with at least `wide()` columns, `summed` makes components
+                                                 [W, slots] from the slot labels [N] at once, and not row by row
 
-`scratch` has a row as long as `out` for each number of a component. Nothing is updated for a point that stays, so that
-the predictive of `own` is read from a component that includes x_n.
+`scratch` has a row as long as `out` for each number of a component. Nothing is updated for a point that stays, so the
+predictive of `own` is read from a component that includes x_n.
 
-Of a loss the fields are numbers of the same names, and
+The form of a loss has the loss's numbers as fields, with the same names, and
 
-    log_factor(self, score, y)                   log phi(y | f) of a score, or where classes meet
-    log_factors(self, scores, y)                 the same of all scores and y [C] of a row
-    observe(self, score, y, half, uniform)       optional: precision and shift of `augment`, from the half of a standard
-                                                 normal number without its sign and a uniform number
-    of(loss)                                     optional, where the fields are others
+    log_factor(self, score, y)                   log phi(y | f) of one score; optional if `log_factors` is given
+    log_factors(self, scores, y)                 optional: log phi(y | f) of all scores and y [C] of a row
+    observe(self, score, y, half, uniform)       optional: precision and shift of `augment`, from half the size of a
+                                                 standard normal draw and a uniform draw
+    of(loss)                                     optional: makes the form, where its fields are not the loss's
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ __all__ = ["compiled_form", "compiled_loss", "is_compiled", "register_compiled"]
 
 
 def register_compiled(part: type, form: type | str) -> None:
-    """Give a family or a loss its compiled form, for this very class: a subclass may mean something else.
+    """Register the compiled form of a likelihood or a loss for its exact class; subclasses do not inherit it.
 
-    The form may be named as "module:Class", to be imported when it is first needed. `testing.check_likelihood` and
+    The form may be given as "module:Class", to be imported when first needed. `testing.check_likelihood` and
     `testing.check_loss` compare it with the tensor code.
     """
-    part._compiled_form = form  # type: ignore[attr-defined]  # it goes where the class goes, to other processes too
+    part._compiled_form = form  # type: ignore[attr-defined]  # an attribute goes with the class, to other processes too
 
 
 def is_compiled(part: object) -> bool:
-    """Whether the very class of a part has a compiled form."""
+    """Whether the exact class of a part has a compiled form."""
     return "_compiled_form" in vars(type(part))
 
 
 def compiled_form(part: object) -> Any:
-    """The compiled form of the very class of a part; None of a part without."""
+    """The compiled form of the exact class of a part; None if it has none."""
     form = vars(type(part)).get("_compiled_form")
     if not isinstance(form, str):
         return form
@@ -62,7 +62,7 @@ def compiled_form(part: object) -> Any:
 
 
 def compiled_loss(loss: object) -> Any:
-    """The compiled form of a loss with its numbers; None of a loss without."""
+    """The compiled form of a loss, with its numbers; None if it has none."""
     form = compiled_form(loss)
     if form is None or hasattr(form, "of"):
         return form and form.of(loss)

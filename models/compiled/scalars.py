@@ -1,7 +1,8 @@
-"""What compiled functions of a part may call: vector instructions for exp and log, and memory ahead of its use.
+"""Functions for compiled code of a part: exp and log as vector instructions, and memory prefetches.
 
-A loop over math.exp calls a function for each number; one over these becomes vector instructions. They are right to a
-few units of the last place, and know no inf, nan or numbers that are not normal. Importing this file imports numba.
+A loop over math.exp calls a function for each number; a loop over these compiles to vector instructions. They are
+accurate to a few units in the last place, and do not handle inf, nan or subnormal numbers. Importing this module
+imports numba.
 """
 
 import math
@@ -13,11 +14,11 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-# inf keeps its meaning; a division does not look for zero
+# inf keeps its meaning; a division does not check for zero
 OPTIONS: dict[str, Any] = {"fastmath": {"reassoc", "contract", "nsz", "arcp"}, "error_model": "numpy"}
 
 part = njit(**OPTIONS)
-inner = njit(inline="always", **OPTIONS)  # a function of its own takes longer to compile
+inner = njit(inline="always", **OPTIONS)  # compiling it as a separate function would take longer
 
 _SHIFT, _BIAS = np.int64(52), np.int32(1023)
 _LOG_2 = math.log(2)
@@ -68,7 +69,7 @@ def log(x):
 
 @inner
 def take_logs(product, out):
-    """Add the logarithms of the products to `out` and start them anew."""
+    """Add the logarithms of the products to `out`, and reset the products to 1."""
     for k in range(len(out)):
         out[k] += log(min(max(product[k], 1e-300), 1e300))
         product[k] = 1.0
@@ -76,7 +77,7 @@ def take_logs(product, out):
 
 @inner
 def log_rising(a, count):
-    """log Gamma(a + count) / Gamma(a): the product, Stirling's series where it is exact, or the definition."""
+    """log Gamma(a + count) / Gamma(a), as a product, by Stirling's series where it is exact, or by lgamma."""
     if count <= 16:
         product = 1.0
         for i in range(count):
@@ -96,7 +97,7 @@ def _stirling(a):
 
 @intrinsic
 def prefetch(typing_context, array, index):
-    """Bring element `index` of a contiguous array of any number of axes near, while other work goes on."""
+    """Prefetch element `index` of a contiguous array with any number of axes into the cache."""
 
     def generate(context, builder, signature, arguments):
         array_type, index_type = signature.args
@@ -107,7 +108,7 @@ def prefetch(typing_context, array, index):
         function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
         builder.call(
             function, [builder.bitcast(place, pointer), integer(0), integer(3), integer(1)]
-        )  # to read, to keep
+        )  # for reading, with high locality
         return context.get_dummy_value()
 
     return types.void(array, index), generate

@@ -1,4 +1,4 @@
-"""Rows of independent bits that Pyro enumerates together: its own Bernoulli rows of more than one bit refuse to."""
+"""Rows of independent bits that Pyro can enumerate jointly; its own Bernoulli rows allow one bit only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 MOST_BITS = 16
-"""Rows of more bits are not enumerated: a program is summed over 2^K values of each."""
+"""The most bits of a row that is enumerated: a program is summed over the 2^K values of each row."""
 
 
 def all_rows(num_bits: int, like: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ class Bits(dist.Independent):
         return Bits(self.base_dist.probs.expand(*batch_shape, *self.event_shape))
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
-        """All rows, [2^K, 1, ..., K], or expanded to the batch [2^K, ..., K]; ValueError if they are too many."""
+        """All rows [2^K, 1, ..., K], or expanded to the batch [2^K, ..., K]; ValueError if there are too many."""
         (num_bits,), ones = self.event_shape, (1,) * len(self.batch_shape)
         if num_bits > MOST_BITS:
             raise ValueError(

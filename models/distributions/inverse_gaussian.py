@@ -20,7 +20,7 @@ _CHUNK = 1 << 14  # elements whose working set stays in a core's cache
 
 
 def inverse_gaussian(mean: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Draws in the shape of `mean` [...] > 0, which may be inf; without a generator, from the global random stream."""
+    """Draws in the shape of `mean` [...] > 0, which may be inf; None as generator: the global random stream."""
     out = torch.empty_like(mean, memory_format=torch.contiguous_format)
     chunk = _CHUNK if host.on_cpu(mean) else max(mean.numel(), 1)
     for source, target in zip(mean.reshape(-1).split(chunk), out.view(-1).split(chunk), strict=True):
@@ -29,8 +29,10 @@ def inverse_gaussian(mean: Tensor, generator: torch.Generator | None = None) -> 
 
 
 def half_normals(shape: tuple[int, ...], **like: Any) -> Tensor:
-    """|N(0, 1)| / 2 [...] by its quantile, which costs less than a normal draw, and never 0; like what `torch.rand`
-    draws."""
+    """Draws [...] of |N(0, 1)| / 2, never 0; `like` are options of `torch.rand`.
+
+    They come from the quantile function, which costs less than normal draws.
+    """
     uniforms = torch.rand(shape, **like)
     return uniforms.clamp_(min=torch.finfo(uniforms.dtype).tiny ** 0.5).erfinv_().mul_(math.sqrt(0.5))
 
@@ -38,7 +40,7 @@ def half_normals(shape: tuple[int, ...], **like: Any) -> Tensor:
 def _fill(mean: Tensor, generator: torch.Generator | None, out: Tensor) -> None:
     like: dict[str, Any] = {"generator": generator, "dtype": mean.dtype, "device": mean.device}
     s = half_normals(mean.shape, **like)
-    # (omega - a)^2 / omega = (2 s)^2 for omega = 1 / x and a = 1 / mean: the larger root, or a^2 over it
+    # with omega = 1 / x and a = 1 / mean, (omega - a)^2 / omega = (2 s)^2: the larger root, or a^2 over it
     a = mean.reciprocal()
     root = torch.addcmul(a, s, s).sqrt_().add_(s).square_()
     is_smaller = torch.rand(mean.shape, **like).mul_(a + root) > root

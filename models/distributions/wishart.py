@@ -16,13 +16,13 @@ from ..linalg import inverse_transpose, safe_cholesky
 
 
 class PrecisionMatrix(type(constraints.positive_definite)):  # type: ignore[misc]  # torch hides the class
-    """Positive definite matrices, `biject_to` of which is `FromLogCholesky`."""
+    """The constraint of positive definite matrices; its `biject_to` is `FromLogCholesky`."""
 
 
 class FromLogCholesky(Transform):
-    """v [..., D (D + 1) / 2] -> L L^T [..., D, D], L lower triangular, the rows of its triangle stacked in v.
+    """v [..., D (D + 1) / 2] -> L L^T [..., D, D], where v stacks the rows of the triangle of the lower triangular L.
 
-    The diagonal of L stands in v as its logarithm. log |det| = D log 2 + sum_i (D - i + 1) log L_ii, i = 0..D-1.
+    The diagonal of L is in v as its logarithm. log |det| = D log 2 + sum_i (D - i + 1) log L_ii, i = 0..D-1.
     """
 
     domain = constraints.real_vector
@@ -58,7 +58,7 @@ class FromLogCholesky(Transform):
 
 
 def _side(length: int) -> int:
-    """D of a triangle of D (D + 1) / 2 entries."""
+    """D, from the number D (D + 1) / 2 of entries of a triangle."""
     return (math.isqrt(8 * length + 1) - 1) // 2
 
 
@@ -72,8 +72,8 @@ class PrecisionWishart(dist.TorchDistribution):
     """Wishart(df, Psi^-1) of a precision matrix, from the Cholesky factor C of Psi: C C^T = Psi.
 
     Draws are A A^T with A = C^-T B and Bartlett's lower triangular B, B_ii^2 ~ chi^2(df - i) for i = 0..D-1: they are
-    positive definite without the rejection that torch's own Wishart needs. The support has a bijection from the plane,
-    which torch has not given its own, so that Pyro's autoguides and NUTS take the site.
+    positive definite without the rejection that torch's own Wishart needs. Unlike torch's constraint, the support has a
+    bijection from unconstrained vectors, so that Pyro's autoguides and NUTS can take the site.
     """
 
     arg_constraints = {"df": constraints.positive, "factor": constraints.lower_cholesky}  # noqa: RUF012 (torch's own interface)

@@ -1,4 +1,4 @@
-"""What hyperplanes see of the rows, one map a file; `base` states the interface."""
+"""Feature maps: the features of a row that the hyperplanes see."""
 
 from .base import AnyFeatureMap, FeatureMap, Function, Standardized
 from .nystroem import Nystroem

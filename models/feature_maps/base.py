@@ -1,4 +1,4 @@
-"""The interface of a feature map: what the hyperplanes of a model see of x. The likelihood goes on seeing x itself."""
+"""The interface of a feature map: what the hyperplanes of a model see of x. The likelihood still sees x itself."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from ..warning import warn
 class FeatureMap(Config, ABC):
     """A map from rows [N, D] to features [N, P], the last of them a constant `intercept` unless that is 0.
 
-    Calling a map appends the constant to what its `project` gives. A map whose users may choose it has a field
-    `intercept: NonNegative = 1.0`; of any other map it is 1.
+    Calling a map appends the constant to the result of `project`. A map whose users may choose the constant has a field
+    `intercept: NonNegative = 1.0`; in any other map it is 1.
     """
 
     column_wise: ClassVar[bool] = False  # whether feature d is column d of x alone, (x_d - loc_d) / scale_d
@@ -30,9 +30,10 @@ class FeatureMap(Config, ABC):
 
     @abstractmethod
     def resolve(self, X: Rows, weights: Tensor | None = None) -> Self:
-        """A copy that holds what it takes from the data X [N, D]; resolving that again changes nothing.
+        """A copy fitted to the data X [N, D]; resolving the copy again changes nothing.
 
-        A row counts `weights` [N] times, None: once. A map that is not to be fitted with weights may leave them out.
+        Row n counts `weights` [N] times; None: once. A map that cannot be fitted with weights may leave the argument
+        out.
         """
 
     @abstractmethod
@@ -47,7 +48,7 @@ class FeatureMap(Config, ABC):
         return torch.cat([projected, projected.new_full((len(projected), 1), self.intercept)], 1)
 
     def require(self, value: Tensor | None) -> Tensor:
-        """What `resolve` took from the data, [...]; ValueError if it has not."""
+        """The fitted value [...]; ValueError if the map is not resolved."""
         if value is None:
             raise ValueError("The model is not resolved. Call model.resolve(X) first.")
         return value
@@ -69,14 +70,13 @@ class Function(FeatureMap):
     def resolve(self, X: Rows, weights: Tensor | None = None) -> Self:
         try:
             found = self._features(X[:2])
-        except Exception as error:  # whatever the function of a user raises
+        except Exception as error:  # a user's function may raise anything
             raise ValueError(f"feature_map fails on {len(X[:2])} rows: {error!r}.") from error
         _require_rows(found, X[:2])
         return self.replace()
 
     def project(self, X: Rows) -> Tensor:
-        """Features [N, P]; ValueError where they are not of N rows, or one is not finite, since predictions from it
-        would be of no class."""
+        """Features [N, P]; ValueError unless they have N rows and are finite, as predictions need."""
         found = self._features(X)
         _require_rows(found, X)
         if not (finite := found.isfinite().all(1)).all():
@@ -88,13 +88,13 @@ class Function(FeatureMap):
         return found
 
     def _features(self, X: Rows) -> Tensor:
-        has_graph = isinstance(X, Tensor) and X.requires_grad  # in a program alone
+        has_graph = isinstance(X, Tensor) and X.requires_grad  # only in a Pyro program
         with torch.set_grad_enabled(has_graph and torch.is_grad_enabled()):
             return self.function(X)
 
 
 def _require_rows(found: Any, X: Rows) -> None:
-    """ValueError unless the function of a user gave a matrix with a row for each row of X [N, D]."""
+    """Raise ValueError unless a user's function returned a matrix with a row for each row of X [N, D]."""
     if isinstance(found, Tensor) and found.ndim == 2 and len(found) == len(X) and found.dtype == X.dtype:
         return
     shape = f"{tuple(found.shape)} of {found.dtype}" if isinstance(found, Tensor) else type(found).__name__
@@ -105,7 +105,7 @@ def _require_rows(found: Any, X: Rows) -> None:
 
 
 class _AnyFunction:
-    """The domain of a model's feature map: one of ours, or any callable."""
+    """The domain of a model's feature map: a `FeatureMap` or any callable."""
 
     kind = FeatureMap
     words = "a feature map such as Standardized(), or a callable"
@@ -120,13 +120,13 @@ AnyFeatureMap = Annotated[FeatureMap, _AnyFunction()]
 
 
 def require_matrix(name: str, matrix: Tensor, num_columns: int) -> None:
-    """ValueError unless the matrix is [D, M] for D columns."""
+    """Raise ValueError unless the matrix has shape [D, M], for D columns."""
     if matrix.ndim != 2 or len(matrix) != num_columns:
         raise ValueError(f"{name} has shape {tuple(matrix.shape)}; expected [{num_columns}, M], a row for each column.")
 
 
 def dense_rows(X: Rows, name: str) -> Tensor:
-    """X [N, D] as it is; ValueError if it is sparse, since the map `name` would make it dense."""
+    """X [N, D] unchanged; ValueError if it is sparse, since the map `name` would make it dense."""
     if isinstance(X, SparseRows):
         raise ValueError(f"X is sparse, and {name} would make it dense. Use feature_map=PrincipalDirections().")
     return X
@@ -167,7 +167,10 @@ class Standardized(FeatureMap):
 
 
 def column_scales(X: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Standard deviations [D] of the columns of X [N, D]; 1 for a constant column, with a warning. `weights` [N]."""
+    """Standard deviations [D] of the columns of X [N, D]; 1 for a constant column, with a warning.
+
+    Row n counts `weights` [N] times; None: once.
+    """
     scale = column_variances(X, weights).sqrt()
     constant = scale == 0
     if constant.any():

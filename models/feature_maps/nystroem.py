@@ -1,9 +1,9 @@
-"""Nystroem features: linear classifiers that see them are kernel machines with an RBF kernel.
+"""Nystroem features: linear classifiers on them are kernel machines with an RBF kernel.
 
     phi(x) = K_ZZ^(-1/2) k(Z, x),   k(x, x') = exp(-|u - u'|^2 / (2 length_scale^2)),   u = (x - loc) / scale
 
-for rows Z of the data, the landmarks. phi(x)^T phi(x') is k(x, x') for landmarks, and for others what is nearest to it
-in the span of k(z, .). Source: Williams & Seeger (2001).
+for rows Z of the data, the landmarks. phi(x)^T phi(x') equals k(x, x') for landmarks; for other rows it is the inner
+product of the projections on the span of k(z, .). Source: Williams & Seeger (2001).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Nystroem(RBFFeatures):
         return products.sub_(rows.square().sum(1, keepdim=True) / 2).clamp_(max=0.0).exp_()
 
     def _chosen(self, X: Tensor) -> Tensor:
-        """Landmarks [P, D] among the rows of all ranks, of the seed and the number of rows."""
+        """Landmarks [P, D] drawn from the rows of all ranks; they depend on the seed and the number of rows."""
         start, total = span(len(X))
         chosen = torch.randperm(total, generator=torch.Generator().manual_seed(self.seed))[: self.num_features]
         own = (chosen[(chosen >= start) & (chosen < start + len(X))] - start).sort().values
@@ -86,7 +86,7 @@ class Nystroem(RBFFeatures):
 
 
 def _inverse_root(gram: Tensor, least: float) -> Tensor:
-    """gram^(-1/2) [P, P], in double precision, of directions above `least` of the largest; 0 of the others."""
+    """gram^(-1/2) [P, P] in double precision, without the directions below `least` times the largest eigenvalue."""
     values, vectors = torch.linalg.eigh(gram.double())
     kept = values > least * values[-1:]
     roots = values.clamp(min=torch.finfo(values.dtype).tiny).rsqrt().where(kept, 0.0)

@@ -1,4 +1,4 @@
-"""Leading principal directions: what the hyperplanes of clusters see of many columns."""
+"""Leading principal directions, as features of the hyperplanes when x has many columns."""
 
 from __future__ import annotations
 
@@ -69,7 +69,10 @@ class PrincipalDirections(FeatureMap):
 
 
 def _directions(X: Rows, most: int, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The mean [D] of X [N, D] in double precision, and scaled axes [D, P]; with weights [N] if given."""
+    """The mean [D] of X [N, D] in double precision, and scaled axes [D, P].
+
+    Row n counts `weights` [N] times; None: once.
+    """
     total: Any = all_count(len(X)) if weights is None else all_sum(weights.sum(dtype=torch.float64))
     loc = all_sum(_counted(X, weights).sum(0)) / total
     if isinstance(X, SparseRows):
@@ -80,10 +83,10 @@ def _directions(X: Rows, most: int, weights: Tensor | None) -> tuple[Tensor, Ten
         axes = _leading(centred, most, weights)
         projected = centred @ axes
     entries = X.values if isinstance(X, SparseRows) else X
-    # the sign of an axis is arbitrary; fixed, so that a fit can be repeated
+    # the sign of an axis is arbitrary; it is fixed, so that a fit can be repeated
     sign = axes.gather(0, axes.abs().argmax(0, keepdim=True)).sign()
     size = (all_sum(_counted(projected.square(), weights).sum()) / total).sqrt()
-    largest = largest_later(largest_of(entries.abs().flatten()))().clamp(min=0.0)  # of no entries -inf
+    largest = largest_later(largest_of(entries.abs().flatten()))().clamp(min=0.0)  # -inf without entries
     tiny = torch.finfo(X.dtype).eps * largest
     return loc, axes * sign / (size if size > tiny else torch.ones_like(size))
 
@@ -94,14 +97,14 @@ def _deviations(X: Rows, weights: Tensor | None) -> Tensor:
         return or_one(column_variances(X, weights)).sqrt()
     mean, square = (total / number for total, number in (column_sums(power, weights) for power in (X, X.square())))
     variances = square - mean.square()
-    rounding = 8 * torch.finfo(X.dtype).eps * square  # what a constant column may leave of the difference
+    rounding = 8 * torch.finfo(X.dtype).eps * square  # the difference that rounding may leave for a constant column
     return or_one(torch.where(variances > rounding, variances, 0.0)).sqrt()
 
 
 def _leading(centred: Tensor, most: int, weights: Tensor | None) -> Tensor:
-    """Orthonormal axes [D, P] of centred rows, no more than rows; all of the space, unrotated, if it is small.
+    """Orthonormal axes [D, P] of the leading principal directions of centred rows; the identity if P = D.
 
-    Of fewer rows than columns the axes are right singular vectors, without a matrix over the columns.
+    With fewer rows than columns the axes are right singular vectors, without a matrix over the columns.
     """
     num_columns = centred.shape[1]
     if num_columns <= most:
@@ -114,7 +117,7 @@ def _leading(centred: Tensor, most: int, weights: Tensor | None) -> Tensor:
 
 
 def _subspace(X: SparseRows, loc: Tensor, most: int, weights: Tensor | None) -> Tensor:
-    """Orthonormal axes [D, P] near the leading ones of the centred rows, by subspace iteration from a fixed start."""
+    """Orthonormal axes [D, P] near the leading directions of the centred rows, by subspace iteration."""
     start = torch.randn(X.shape[1], most, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     axes = torch.linalg.qr(start.to(loc)).Q
     for _ in range(_NUM_ROUNDS):

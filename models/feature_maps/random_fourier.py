@@ -1,11 +1,11 @@
-"""Random Fourier features: linear classifiers that see them are kernel machines with an RBF kernel.
+"""Random Fourier features: linear classifiers on them are kernel machines with an RBF kernel.
 
     phi(x) = M^(-1/2) (cos w_m^T u, sin w_m^T u),  w_m ~ N(0, I / length_scale^2),  u = (x - loc) / scale
     phi(x)^T phi(x') is near exp(-|u - u'|^2 / (2 length_scale^2)), its mean over the frequencies
 
 Source: Rahimi & Recht (2007); with them the infinite SVM is a DP mixture of kernel machines (Zhu, Chen & Xing 2011).
-Frequencies are orthogonal in blocks of D, each a draw of that law by itself: the mean stays, and the error is less
-(Yu, Suresh, Choromanski, Holtmann-Rice & Kumar 2016).
+Frequencies are orthogonal in blocks of D, and each one alone has the law above: the mean is the same and the error is
+smaller (Yu, Suresh, Choromanski, Holtmann-Rice & Kumar 2016).
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class RandomFourier(RBFFeatures):
 
 
 def _orthogonal(num_columns: int, number: int, seed: int) -> Tensor:
-    """Draws [D, M] of N(0, I), in double precision, at right angles to one another in blocks of D.
+    """Draws [D, M] of N(0, I) in double precision, orthogonal to one another in blocks of D.
 
     They come from a stream of the CPU, so that every device has the same. Q of a Gaussian block is independent of the
-    lengths of its columns; their signs, which LAPACK chooses, do not matter to a cosine and a sine.
+    lengths of its columns; the signs, which LAPACK chooses, do not matter to a cosine and a sine.
     """
     width = min(num_columns, number)
     shape, generator = (-(-number // width), num_columns, width), torch.Generator().manual_seed(seed)

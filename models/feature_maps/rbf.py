@@ -1,4 +1,4 @@
-"""What the features of an RBF kernel have in common: the scales of the columns and the length of the kernel.
+"""The common part of feature maps for an RBF kernel: column scales and length scale.
 
 k(x, x') = exp(-|u - u'|^2 / (2 length_scale^2)),   u = (x - loc) / scale
 """
@@ -18,7 +18,7 @@ from .base import FeatureMap, Rows, Standardized
 
 @dataclass(eq=False)
 class RBFFeatures(FeatureMap):
-    """Features whose products are near an RBF kernel; a map derived from it says how.
+    """Base class of features whose inner products approximate an RBF kernel.
 
     Arguments are those of `Nystroem` without its landmarks.
     """
@@ -32,16 +32,16 @@ class RBFFeatures(FeatureMap):
     scale: PositiveNumbers = None
 
     def scaled(self, X: Tensor, weights: Tensor | None) -> Standardized:
-        """What takes rows to u, from the data X [N, D]."""
+        """The map from rows to u, fitted to the data X [N, D]."""
         scale = self.scale if self.scale is not None else self._common(column_variances(X, weights))
         return Standardized(self.loc, scale).resolve(X, weights)
 
     def length(self, num_columns: int) -> float:
-        """The length scale of the kernel of so many columns."""
+        """The length scale of the kernel for this number of columns."""
         return math.sqrt(num_columns / 2) if self.length_scale is None else float(self.length_scale)
 
     def inputs(self, X: Rows) -> Tensor:
-        """u [N, D] of the rows of X [N, D], once resolved."""
+        """u [N, D] of the rows of X [N, D]; the map must be resolved."""
         return Standardized(self.loc, self.scale).project(X)
 
     def _common(self, variances: Tensor) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""Observation families, one file each; `base` and `exponential_family` state what backends read."""
+"""Observation families; `base` and `exponential_family` state the interfaces that backends use."""
 
 from .base import Likelihood, Parameters
 from .bernoulli import BernoulliBeta

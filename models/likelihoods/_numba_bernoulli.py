@@ -1,4 +1,4 @@
-"""`BernoulliBeta` compiled: only the ones are visited."""
+"""The compiled form of `BernoulliBeta`, which reads only the ones of a row."""
 
 import math
 from typing import NamedTuple, Self
@@ -13,7 +13,7 @@ from .bernoulli import BernoulliBeta
 
 
 class Bernoulli(NamedTuple):
-    """Rows (sum log(b / (a + b)), the same with one 0 less in each column that has any, number of points, ones [D])."""
+    """Rows: sum log(b / (a + b)), the same with one 0 fewer in each column that has a 0, number of points, ones [D]."""
 
     components: np.ndarray
     starts: np.ndarray  # [N + 1]
@@ -33,7 +33,7 @@ class Bernoulli(NamedTuple):
         return 64
 
     def summed(self, family: BernoulliBeta, data: Data, labels: Tensor, slots: int) -> np.ndarray:
-        """Row by row each would change all columns of its component."""
+        """Sum at once, since each row added alone would change all columns of its component."""
         cells = self.columns + 3
         cells *= slots
         cells += np.repeat(labels.numpy(), np.diff(self.starts))
@@ -52,7 +52,7 @@ class Bernoulli(NamedTuple):
         prefetch(self.columns, self.starts[n])
 
     def log_predictives(self, n, own, out, scratch):
-        """The sum over all columns as if they were 0, corrected where x_n has a 1: by log(a / b)."""
+        """The sum over all columns as if all were 0, plus log(a / b) for each 1 of x_n."""
         rows = self.components
         one, zero = scratch[0], scratch[1]
         without, size, last = rows[1, own], rows[2, own], self.starts[n + 1]

@@ -1,4 +1,4 @@
-"""The families of counts compiled, and what they share with bits: only the entries above zero are visited."""
+"""The compiled forms of the families of counts, which read only the entries above zero."""
 
 import math
 from typing import NamedTuple, Self
@@ -12,20 +12,20 @@ from .poisson import PoissonGamma
 
 
 def compressed(data: Data) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Starts [N + 1], columns [nnz] and counts [nnz] of the rows."""
+    """The first entry of each row [N + 1], and columns [nnz] and counts [nnz] of the entries above zero."""
     starts, columns, values = (np.ascontiguousarray(array.numpy()) for array in data.nonzeros)
     return starts, columns, values.astype(np.int64)
 
 
 def with_totals(data: Data) -> tuple[np.ndarray, ...]:
-    """The same and the sums [N] of the rows."""
+    """The arrays of `compressed`, and the sums [N] of the rows."""
     starts, columns, counts = compressed(data)
     return starts, columns, counts, np.diff(np.concatenate([[0], counts.cumsum()])[starts])
 
 
 @inner
 def add_log_rising_rows(state, n, own, start, out, product):
-    """sum_d log Gamma(a_d + x_d) / Gamma(a_d), without x_n in `own`: one logarithm for the product of 32 factors."""
+    """sum_d log Gamma(a_d + x_d) / Gamma(a_d), without x_n in slot `own`; one logarithm for 32 factors."""
     rows = state.components
     for k in range(len(out)):
         product[k] = 1.0
@@ -49,14 +49,14 @@ def add_log_rising_rows(state, n, own, start, out, product):
 
 @inner
 def shift_counts(state, n, k, start, sign):
-    """The row's total in the first row, its entries from row `start` on."""
+    """Add the row's total to row 0 of the components, and its entries to the rows from `start` on."""
     state.components[0, k] += sign * state.totals[n]
     for index in range(state.starts[n], state.starts[n + 1]):
         state.components[start + state.columns[index], k] += sign * state.counts[index]
 
 
 class Multinomial(NamedTuple):
-    """Rows (sum a, a [D])."""
+    """Rows: sum a, a [D]."""
 
     components: np.ndarray
     starts: np.ndarray  # [N + 1]
@@ -85,7 +85,7 @@ class Multinomial(NamedTuple):
 
 
 class Poisson(NamedTuple):
-    """Rows (sum a, b, a [D])."""
+    """Rows: sum a, b, a [D]."""
 
     components: np.ndarray
     starts: np.ndarray  # [N + 1]

@@ -1,4 +1,4 @@
-"""`FullGaussian` compiled."""
+"""The compiled form of `FullGaussian`."""
 
 import math
 from typing import NamedTuple, Self
@@ -26,7 +26,7 @@ from .full_gaussian import FullGaussian
 
 
 class Full(NamedTuple):
-    """Rows (kap, nu, log det Psi / 2, mean [D], L^-1 row by row, scratch [2 D]), L L^T = Psi."""
+    """Rows: kap, nu, log det Psi / 2, mean [D], L^-1 row by row, scratch [2 D], with L L^T = Psi."""
 
     components: np.ndarray
     X: np.ndarray  # [N, D], centred
@@ -86,7 +86,7 @@ class Full(NamedTuple):
 
 
 def _components(family: FullGaussian, chi: Tensor) -> np.ndarray:
-    """Components from hyperparameters [slots, S]."""
+    """Components [W, slots] from hyperparameters [slots, S]."""
     m, kap, nu, factor = family.common(chi)
     half_log = factor.diagonal(dim1=1, dim2=2).log().sum(1)
     inverse = entries(inverse_transpose(factor).mT)

@@ -1,7 +1,6 @@
-"""Spherical and diagonal Gaussians compiled, and what all Gaussian families and regressions share: kap and the mean,
-and the spread.
+"""The compiled forms of spherical and diagonal Gaussians, and functions for all Gaussians and regressions.
 
-With gain = kap / (kap + 1), or kap / (kap - 1) for a component that includes x_n. Loops over plain indices throughout:
+gain = kap / (kap + 1), or kap / (kap - 1) for a component that includes x_n. All loops are over plain indices:
 slices and array expressions take numba far longer to compile.
 """
 
@@ -18,7 +17,7 @@ from .diagonal_gaussian import DiagonalGaussian
 from .spherical_gaussian import SphericalGaussian
 
 ROUNDING = 1e-15
-CANCELLED = 1e-8  # of a scatter: half of the digits
+CANCELLED = 1e-8  # for a scatter: half of the digits
 
 
 def centred(loc: Tensor, data: Data) -> np.ndarray:
@@ -28,37 +27,37 @@ def centred(loc: Tensor, data: Data) -> np.ndarray:
 
 
 def table(*parts: Tensor) -> np.ndarray:
-    """Components [W, slots] from parts [slots, ...]."""
+    """Components [W, slots] from their parts [slots, ...]."""
     return torch.cat(parts, 1).T.contiguous().numpy()
 
 
 def entries(tril: Tensor) -> Tensor:
-    """Rows one after another, [slots, D (D + 1) / 2], of lower triangles [slots, D, D]."""
+    """The entries [slots, D (D + 1) / 2] of lower triangular matrices [slots, D, D], row by row."""
     i, j = torch.tril_indices(*tril.shape[1:])
     return tril[:, i, j]
 
 
 def shrinkage(kap: Tensor, size: int, counts: Tensor) -> Tensor:
-    """D / 2 log(kap / (kap + 1)) [N] for kap [] of the prior after so many points, counts [N]."""
+    """D / 2 log(kap / (kap + 1)) [N] after `counts` [N] points; `kap` [] is the prior's value, and `size` is D."""
     return size / 2 * torch.log((kap + counts) / (kap + counts + 1))
 
 
 def log_spread(degrees_of_freedom: Tensor, size: int, counts: Tensor) -> Tensor:
-    """log Gamma((nu + 1) / 2) / Gamma((nu + 1 - R) / 2) [N]; nu grows by 1 with each point, counts [N]."""
+    """log Gamma((nu + 1) / 2) / Gamma((nu + 1 - R) / 2) [N] after `counts` [N] points, each of which adds 1 to nu."""
     top = (degrees_of_freedom + 1 + counts) / 2
     return torch.lgamma(top) - torch.lgamma(top - size / 2)
 
 
 @inner
 def fetch_row(X, n):
-    """All lines of the cache that row n of X [N, D] covers."""
+    """Prefetch all cache lines of row n of X [N, D]."""
     for d in range(0, X.shape[1], 8):
         prefetch(X, n * X.shape[1] + d)
 
 
 @inner
 def shift_mean(X, n, rows, k, start, sign):
-    """kap stands in the first row."""
+    """Add x_n to the mean of slot k, or remove it, with kap in row 0."""
     rows[0, k] += sign
     step = sign / rows[0, k]
     for d in range(X.shape[1]):
@@ -67,11 +66,12 @@ def shift_mean(X, n, rows, k, start, sign):
 
 @inner
 def shift_factor(rows, start, k, size, given, gain):
-    """S + gain d d^T = L M M^T L^T with S = L L^T, p = L^-1 d and M M^T = I + gain p p^T; L^-1 stands from `start` on.
+    """Replace L^-1 by (L M)^-1, where S + gain d d^T = L M M^T L^T, S = L L^T, p = L^-1 d and M M^T = I + gain p p^T.
 
-    Row i of M^-1 L^-1 takes only the rows above it, through their sum weighted by p / sqrt(s_i s_{i-1}), where
-    s_i = 1 + gain (p_1^2 + .. + p_i^2). The sum and d stand in the last rows. Returns the growth s of the determinant,
-    and that of its first `given` columns.
+    L^-1 is stored from row `start` on. Row i of M^-1 L^-1 needs only the rows above it, through their sum weighted by
+    p / sqrt(s_i s_{i-1}), where s_i = 1 + gain (p_1^2 + .. + p_i^2). The last rows hold that sum and d. Returns the
+    factor
+    s by which the determinant grows, and that of its first `given` columns.
     """
     above, gap = len(rows) - 2 * size, len(rows) - size
     for j in range(size):
@@ -93,7 +93,7 @@ def shift_factor(rows, start, k, size, given, gain):
 
 
 class Spherical(NamedTuple):
-    """Rows (kap, mean [D])."""
+    """Rows: kap, mean [D]."""
 
     components: np.ndarray
     X: np.ndarray  # [N, D], centred
@@ -129,7 +129,7 @@ class Spherical(NamedTuple):
 
 
 class Diagonal(NamedTuple):
-    """Rows (kap, a, sum log b / 2, mean [D], 1 / (2 b) [D]). One logarithm for the product over sixteen columns."""
+    """Rows: kap, a, sum log b / 2, mean [D], 1 / (2 b) [D]. One logarithm covers the product over sixteen columns."""
 
     components: np.ndarray
     X: np.ndarray  # [N, D], centred
@@ -141,7 +141,7 @@ class Diagonal(NamedTuple):
 
     @staticmethod
     def log_normalizers(family: DiagonalGaussian, counts: Tensor) -> Tensor:
-        """With log Gamma(a + 1 / 2) / Gamma(a); a grows by 1 / 2 with each point."""
+        """Include log Gamma(a + 1 / 2) / Gamma(a), as a grows by 1 / 2 with each point."""
         a = family.shape + torch.arange(len(counts) + 1, dtype=torch.float64) / 2
         return shrinkage(family.prior()[-2], len(family.loc), counts) + len(family.loc) * torch.lgamma(a).diff()
 

@@ -1,4 +1,4 @@
-"""`LinearRegression` compiled."""
+"""The compiled form of `LinearRegression`."""
 
 import math
 from typing import NamedTuple, Self
@@ -16,7 +16,7 @@ from .linear_regression import LinearRegression
 
 
 class Regression(NamedTuple):
-    """Rows (nu, log det Psi / 2, L^-1 row by row, scratch [2 (Q + R)]), L L^T = [[K, C], [C^T, V]]."""
+    """Rows: nu, log det Psi / 2, L^-1 row by row, scratch [2 (Q + R)], with L L^T = [[K, C], [C^T, V]]."""
 
     components: np.ndarray
     X: np.ndarray  # [N, Q + R], the pairs (a, v)
@@ -43,7 +43,7 @@ class Regression(NamedTuple):
         fetch_row(self.X, n)
 
     def log_predictives(self, n, own, out, scratch):
-        """|L^-1 (a, v)|^2 is the leverage a^T K^-1 a, which its first rows give, and r^T Psi^-1 r of the residual r."""
+        """|L^-1 (a, v)|^2 is a^T K^-1 a, the leverage, from the first Q rows, plus r^T Psi^-1 r of the residual r."""
         X, rows = self.X, self.components
         size = X.shape[1]
         inner, leverage = scratch[0], scratch[1]
@@ -81,8 +81,10 @@ class Regression(NamedTuple):
 
 
 def _components(family: LinearRegression, chi: Tensor) -> np.ndarray:
-    """Components from hyperparameters [slots, S]: rows 1..Q of L^-1 are the inverse factor of K; those below take
-    (a, v) to v - M a, whitened by Psi."""
+    """Components [W, slots] from hyperparameters [slots, S].
+
+    Rows 1..Q of L^-1 are the inverse factor of K; the rows below map (a, v) to v - M a, whitened by Psi.
+    """
     coefficients, left, nu, factor = family.common(chi)
     half_log = factor.diagonal(dim1=1, dim2=2).log().sum(1)
     inverse, whitening = (inverse_transpose(tril).mT for tril in (left, factor))

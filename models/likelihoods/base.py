@@ -1,7 +1,7 @@
-"""The interface of an observation family: p(x | theta) and a prior over theta as a program.
+"""The interface of an observation family: p(x | theta), and a prior of theta as a program.
 
-The Pyro program and Pyro's own engines (`NUTS`, `Autoguide`) need no more than that. Gibbs, SVI and SmallVariance need
-a conjugate prior: see `ExponentialFamily`.
+The Pyro program and Pyro's own engines (`NUTS`, `Autoguide`) need only this interface. Gibbs, SVI and SmallVariance
+need a conjugate prior: see `ExponentialFamily`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Parameters = dict[str, Tensor]
 """The parameters of K components in common form, each [K, ...]; for instance {"loc": [K, D], "precision": [K, D]}."""
 
 Sample = Callable[[str, Any], Tensor]
-"""What gives a parameter its value: (name, distribution) -> value, such as `pyro.sample`."""
+"""A function (name, distribution) -> value that gives a parameter its value, such as `pyro.sample`."""
 
 
 class Likelihood(Config, ABC):
-    """A family for the rows of X [N, D]; S is the length of its hyperparameters, 0 where they are all its own fields.
+    """A family for the rows of X [N, D]; S is the length of its hyperparameters, 0 if its fields hold all of them.
 
     What a new family must define is abstract here. `testing.check_likelihood` checks it on a data set.
     """
@@ -43,13 +43,14 @@ class Likelihood(Config, ABC):
 
     @property
     def given_totals(self) -> bool:
-        """Whether rows, or some of their columns, are counts whose total is given and not modelled."""
+        """Whether rows, or some of their columns, are counts with a given total that is not modelled."""
         return False
 
     def resolve(self, X: Rows, weights: Tensor | None = None) -> Self:
-        """A copy in which every hyperparameter left as None is set from X [N, D]; tensors take X's dtype, device.
+        """A copy in which every hyperparameter left as None is set from X [N, D], in the dtype and on the device of X.
 
-        A row counts `weights` [N] times, None: once. A family that is not to be fitted with weights may leave them out.
+        Row n counts `weights` [N] times; None: once. A family that cannot be fitted with weights may leave the argument
+        out.
         """
         return self
 
@@ -57,8 +58,10 @@ class Likelihood(Config, ABC):
         """Raise ValueError, naming the value found, if a row of X [N, D] is outside the support."""
 
     def admit(self, X: Rows) -> None:
-        """Raise ValueError if the family cannot take X [N, D]: rows outside its support, or sparse ones unless it
-        `accepts_sparse`."""
+        """Raise ValueError unless the family can take X [N, D].
+
+        X must be in the support, and dense unless the family `accepts_sparse`.
+        """
         if isinstance(X, SparseRows) and not self.accepts_sparse:
             raise ValueError(
                 f"X is sparse; {type(self).__name__} needs dense rows: pass X.toarray(), or use a family of counts, "
@@ -67,11 +70,11 @@ class Likelihood(Config, ABC):
         self.check(X)
 
     def given_first(self, num_columns: int) -> Self:
-        """The same family for rows whose first columns are given, so that it is a law of the others alone.
+        """The same family as a law of the columns from `num_columns` on, given the columns before.
 
         Raises
         ------
-        ValueError    unless the family is one of some columns given others.
+        ValueError    unless the family is conditional on columns.
         """
         raise ValueError(
             f"likelihood is {type(self).__name__}, a law of whole rows; lags need one of a row given those before it, "
@@ -79,29 +82,33 @@ class Likelihood(Config, ABC):
         )
 
     def prior(self) -> Tensor:
-        """Hyperparameters chi0 [S] of a resolved family, which `parameters` takes; [0] where it needs none."""
+        """Hyperparameters chi0 [S] of a resolved family, the argument of `parameters`; [0] if there are none."""
         return torch.empty(0)
 
     @abstractmethod
     def parameters(self, chi: Tensor, sample: Sample) -> Parameters:
-        """The density of theta under hyperparameters [..., S] as a program: `sample(name, distribution)` gives each
-        parameter. With `pyro.sample` it is the prior in a model; `draw` below uses it for draws of shape [...]."""
+        """The density of theta under hyperparameters chi [..., S], as a program.
+
+        `sample(name, distribution)` gives the value of each parameter. With `pyro.sample` the program is the prior in a
+        model;
+        `draw` below uses it for draws of shape [...].
+        """
 
     @abstractmethod
     def distribution(self, parameters: Parameters) -> Distribution:
-        """p(x | theta): batch shape [...] of the parameters, event shape [D]."""
+        """p(x | theta), with the batch shape [...] of the parameters and event shape [D]."""
 
     def draw(self, chi: Tensor, generator: torch.Generator) -> Parameters:
-        """Parameters of K components from hyperparameters [K, S]."""
+        """Draw the parameters of K components from hyperparameters [K, S]."""
         return self.parameters(chi, lambda name, distribution: draw(distribution, generator))
 
     def draw_rows(self, parameters: Parameters, generator: torch.Generator, totals: Tensor | None = None) -> Tensor:
-        """A row [M, D] from each of M components; with `given_totals`, of counts that add up to `totals` [M]."""
+        """Draw a row [M, D] from each of M components; with `given_totals`, counts that add up to `totals` [M]."""
         return draw(self.distribution(parameters), generator)
 
     def log_density(self, X: Rows, parameters: Parameters) -> Tensor:
         """log p(x_n | theta_k) [N, K]."""
-        if not X.shape[0]:  # of no rows torch's sums over columns fail
+        if not X.shape[0]:  # torch's sums over columns fail without rows
             first = next(iter(parameters.values()))
             return first.new_zeros(0, len(first))
         distribution = self.distribution(parameters)
@@ -109,16 +116,16 @@ class Likelihood(Config, ABC):
         return torch.cat([distribution.log_prob(X[rows].unsqueeze(1)) for rows in row_chunks(X, width)])
 
 
-# the variance expected within a component, in shares of that of the data: of 0.05, 0.1, 0.25, 0.5 and 1 the values that
-# never gave much less than the best evidence to the known classes of iris, wine and breast cancer, and to blobs in 2,
-# 10 and 50 columns of unequal scales
+# The expected variance within a component, as a fraction of the data's variance. Among 0.05, 0.1, 0.25, 0.5 and 1 these
+# values never gave much less than the best evidence to the known classes of iris, wine and breast cancer, and to blobs
+# in 2, 10 and 50 columns of unequal scales.
 SHARES = {"spherical": 0.25, "diagonal": 0.25, "full": 0.5}
 
 
 def hyperparameter(name: str, value: Any, default: Any, X: Rows, size: int | None = None) -> Tensor:
     """The argument `name` in the dtype and on the device of X: a scalar, or [size] (a scalar is repeated).
 
-    Raises ValueError unless the shape is accepted; what its entries may be is said at the field (`domains`).
+    Raises ValueError on other shapes; the field's domain (`domains`) checks the entries.
     """
     value = default if value is None else value
     tensor = with_graph(torch.as_tensor(value, dtype=X.dtype, device=X.device))
@@ -135,9 +142,9 @@ def location(value: Any, X: Tensor, weights: Tensor | None = None) -> Tensor:
 
 
 def column_sums(X: Rows, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Sums [D] of the columns of X [N, D] in double precision, and the number of rows [].
+    """Sums [D] of the columns of X [N, D] in double precision, and the total weight [] of the rows.
 
-    A row counts `weights` [N] times; None: once.
+    Row n counts `weights` [N] times; None: once.
     """
     if weights is not None:
         sums = weighted_sums(X.double(), weights.double().unsqueeze(1)).squeeze(0)
@@ -159,13 +166,13 @@ def column_variances(X: Tensor, weights: Tensor | None = None) -> Tensor:
     parts = row_chunks(X, X.shape[1])
     sums = [_power_sums(X[rows], means, None if weights is None else weights[rows]) for rows in parts]
     offset, square = all_sum(torch.stack(sums).sum(0)) / num_rows
-    variances = (square - offset.square()).clamp(min=0)  # offset: what rounding took from the means
+    variances = (square - offset.square()).clamp(min=0)  # offset: the rounding error of the means
     constant = variances.sqrt() <= 8 * torch.finfo(X.dtype).eps * (variances + means.square()).sqrt()
     return torch.where(constant, torch.zeros_like(variances), variances).to(X.dtype)
 
 
 def _power_sums(X: Tensor, means: Tensor, weights: Tensor | None) -> Tensor:
-    """Sums [2, D] of the columns of X [N, D] less their means, and of the squares of that, in double precision."""
+    """Sums [2, D] of the deviations of X [N, D] from `means`, and of their squares, in double precision."""
     deviations = X.double() - means
     both = deviations, deviations.square()
     if weights is None:
@@ -174,5 +181,5 @@ def _power_sums(X: Tensor, means: Tensor, weights: Tensor | None) -> Tensor:
 
 
 def or_one(variances: Tensor) -> Tensor:
-    """Variances [...] with 1 in place of 0: constant columns tell no components apart, whatever their scale."""
+    """Variances [...] with 1 in place of 0, as the scale of a constant column does not matter."""
     return torch.where(variances > 0, variances, 1.0)

@@ -74,12 +74,12 @@ class BernoulliBeta(CountFamily):
         return self.linear_log_density(X, _logs(parameters["probs"]))
 
     def log_predictive(self, X: Rows, chi: Tensor) -> Tensor:
-        """Bernoulli(a / (a + b)) in each column."""
+        """The predictive Bernoulli(a / (a + b)) of each column."""
         a, b = chi.chunk(2, -1)
         return self.linear_log_density(X, chi.log() - (a + b).log().repeat(1, 2))
 
     def log_repeat(self, X: Rows) -> Tensor:
-        """(a + 1) / (a + b + 1) of a one, (b + 1) / (a + b + 1) of a zero."""
+        """(a + 1) / (a + b + 1) for a one, (b + 1) / (a + b + 1) for a zero."""
         X, a, b = X.double(), self.a.double(), self.b.double()
         ones = entries_sum(X, lambda x, gain: x * gain, torch.log((a + 1) / (b + 1)))
         return ones + torch.log((b + 1) / (a + b + 1)).sum()
@@ -93,7 +93,7 @@ class BernoulliBeta(CountFamily):
         return torch.xlogy(x, x) + torch.xlogy(1 - x, 1 - x)
 
     def pseudo_observation(self) -> tuple[Tensor, float]:
-        """a + b copies of the prior mean a / (a + b): centre (a + sum of rows) / (a + b + their number)."""
+        """The prior as a + b rows equal to its mean a / (a + b): centre (a + sum of rows) / (a + b + their number)."""
         total = self.a + self.b
         if not torch.allclose(total, total[:1]):
             raise ValueError(
@@ -104,7 +104,7 @@ class BernoulliBeta(CountFamily):
 
 
 def _inside(probs: Tensor) -> Tensor:
-    """p within the open unit interval, so that 0 log 0 = 0."""
+    """Probabilities [...] within the open unit interval, so that 0 log 0 = 0."""
     limits = torch.finfo(probs.dtype)
     return probs.clamp(limits.tiny, 1 - limits.eps)
 

@@ -1,4 +1,4 @@
-"""Blocks of columns, each with a likelihood of its own, which share the latent features: heterogeneous inputs."""
+"""Blocks of columns that share the latent features, each with a likelihood of its own: heterogeneous inputs."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Blocks(LinearLikelihood):
         return _joined(part.majorize(x, m) for part, _, x, m in self._blocks({}, X, mean))
 
     def _blocks(self, h: Hyper, *arrays: Tensor | None) -> Iterator[tuple[Any, ...]]:
-        """(likelihood, its hyperparameters among h, its columns of each array [..., D] or None) of each block."""
+        """For each block: its likelihood, its hyperparameters in h, and its columns of each array [..., D] or None."""
         start = 0
         for index, (part, width) in enumerate(self.parts):
             own = (None if array is None else array[..., start : start + width] for array in arrays)
@@ -97,7 +97,7 @@ class Blocks(LinearLikelihood):
 
 
 class _Columns(dist.TorchDistribution):
-    """Independent entries [N, D], columns from different distributions."""
+    """Independent entries [N, D] whose columns come from different distributions."""
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
 
@@ -118,7 +118,7 @@ class _Columns(dist.TorchDistribution):
 
 
 def _joined(blocks: Any) -> PseudoObservation:
-    """One pseudo-observation of all columns; precisions [1, D] if all blocks have such."""
+    """One pseudo-observation of all columns; precisions [1, D] if those of all blocks have one row."""
     found = list(blocks)
     rows = max(len(one.precision) for one in found)
     precision = torch.cat([one.precision.expand(rows, -1) for one in found], 1)

@@ -1,4 +1,4 @@
-"""What the families of counts and bits share: statistics linear in x, so that the rows may be sparse."""
+"""The common part of families of counts and bits: statistics linear in x, so that the rows may be sparse."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ class CountFamily(ExponentialFamily):
                     f"{type(self).__name__} accepts {self.accepted}."
                 )
 
-    # -- what a family defines ------------------------------------------------------------------------------------
+    # -- methods that a family defines ---------------------------------------------------------------------------------
 
     @abstractmethod
     def spread(self, sums: Tensor, counts: Tensor) -> Tensor:
-        """Statistics [..., S] of sums of rows [..., D] and their numbers [...]."""
+        """Statistics [..., S] of n rows, from the sums [..., D] of the rows and the numbers n [...]."""
 
     @abstractmethod
     def linear(self, natural: Tensor) -> tuple[Tensor, Tensor]:
-        """slope [K, D] and offset [K] with <statistics(x), t_k> = <x, slope_k> + offset_k, from t [K, S]."""
+        """slope [K, D] and offset [K] with <statistics(x), t_k> = <x, slope_k> + offset_k, for t [K, S]."""
 
     @abstractmethod
     def potential(self, x: Tensor) -> Tensor:
-        """The convex function [...] of entries x [...] behind the divergence, 0 at 0."""
+        """The convex function [...] of entries x [...] that generates the divergence, 0 at 0."""
 
     def total_potential(self, total: Tensor) -> Tensor:
-        """What the total [...] of a row adds to the sum of `potential`."""
+        """A further term of the convex function, of the total [...] of a row."""
         return torch.zeros_like(total)
 
-    # -- what follows ---------------------------------------------------------------------------------------------
+    # -- methods with defaults -----------------------------------------------------------------------------------------
 
     def statistics(self, X: Rows) -> Tensor:
-        """Statistics [N, S], dense: for a few rows at a time."""
+        """Statistics [N, S], dense: only for a few rows at a time."""
         return self.spread(X.to_dense(), X.new_ones(len(X)))
 
     def weighted_statistics(self, X: Rows, responsibilities: Tensor) -> Tensor:
@@ -79,11 +79,11 @@ class CountFamily(ExponentialFamily):
         return entries_sum(X, self.potential) + self.total_potential(X.sum(-1))
 
     def founding_divergence(self, X: Rows) -> Tensor:
-        """base(x) + w base(row) - (1 + w) base(m) [N], m = (x + w row) / (1 + w): both from their common centre."""
+        """base(x) + w base(row) - (1 + w) base(m) [N], m = (x + w row) / (1 + w)."""
         row, weight = self.pseudo_observation()
         if row is None:
             return X.new_zeros(len(X))
-        rows, row, share = X.double(), row.double(), 1 / (1 + weight)  # large sums cancel
+        rows, row, share = X.double(), row.double(), 1 / (1 + weight)  # large sums cancel, hence double precision
         rest = weight * share * row
         gains = entries_sum(rows, lambda x, r: self.potential(r + share * x) - self.potential(r), rest)
         center = gains + self.potential(rest).sum() + self.total_potential(rest.sum() + share * rows.sum(-1))
@@ -92,10 +92,10 @@ class CountFamily(ExponentialFamily):
 
 
 def log_rising(X: Rows, shapes: Tensor) -> Tensor:
-    """sum_d log Gamma(a_kd + x_nd) - log Gamma(a_kd), [N, K] in double precision, from shapes a [K, D].
+    """sum_d log Gamma(a_kd + x_nd) - log Gamma(a_kd), [N, K] in double precision, for shapes a [K, D].
 
-    Counts are mostly small: sum_j sum_d [x_nd > j] log(a_kd + j) over j < 4, products with sparse rows. What is left of
-    an entry is log Gamma(a + x) - log Gamma(a + 4).
+    Counts are mostly small: the sum is sum_j sum_d [x_nd > j] log(a_kd + j) over j < 4, products with sparse rows, plus
+    log Gamma(a + x) - log Gamma(a + 4) for the entries above 4.
     """
     columns, rows = shapes.double().T.contiguous(), SparseRows.of(X).double()
     *levels, large = rows.once("levels", lambda: list(_levels(rows)))
@@ -111,7 +111,7 @@ def log_rising(X: Rows, shapes: Tensor) -> Tensor:
 
 
 def _levels(rows: SparseRows) -> Iterator[SparseRows]:
-    """[x > j] of rows x [N, D] for j < 4, then those of more than 4."""
+    """The indicators [x > j] of rows x [N, D] for j < 4, then the entries above 4."""
     for j in range(_SMALL):
         yield replace(rows, values=torch.ones_like(rows.values))
         rows = rows.where(rows.values > j + 1)
@@ -119,7 +119,7 @@ def _levels(rows: SparseRows) -> Iterator[SparseRows]:
 
 
 def finite_log(values: Tensor) -> Tensor:
-    """log [...] of values [...] of at least 0, finite at 0, so that 0 log 0 = 0."""
+    """log [...] of values [...] >= 0, finite at 0, so that 0 log 0 = 0."""
     return values.clamp(min=torch.finfo(values.dtype).tiny).log()
 
 

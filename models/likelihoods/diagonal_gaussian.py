@@ -70,7 +70,7 @@ class DiagonalGaussian(ExponentialFamily):
         return _natural(m, a / b, torch.digamma(a) - b.log(), 1 / kap)
 
     def kl(self, chi: Tensor) -> Tensor:
-        """That of the precisions, gamma densities, and the expected one of the means, normal densities given them."""
+        """KL of the gamma densities of the precisions, plus the expected KL of the normal densities of the means."""
         (m, kap, a, b), (m0, kap0, a0, b0) = self.common(chi.double()), self.common(self.prior().double())
         gamma = torch.lgamma(a0) - torch.lgamma(a) + (a - a0) * torch.digamma(a)
         gamma = gamma + a0 * (b / b0).log() + a * (b0 / b - 1)
@@ -85,7 +85,7 @@ class DiagonalGaussian(ExponentialFamily):
         return {"loc": sample("loc", loc.to_event(1)), "precision": precision}
 
     def draw(self, chi: Tensor, generator: torch.Generator) -> Parameters:
-        """The same draws without objects of distributions, in a third of the time where components are few."""
+        """As `Likelihood.draw`, but without distribution objects: a third of the time if there are few components."""
         m, kap, a, b = self.common(chi)
         gamma = torch._standard_gamma(a.expand_as(b).contiguous(), generator=generator)
         precision = (gamma / b).clamp(min=torch.finfo(b.dtype).tiny)
@@ -107,7 +107,7 @@ class DiagonalGaussian(ExponentialFamily):
     def linear_log_density(self, X: Tensor, natural: Tensor) -> Tensor:
         slope, curve, counts = natural.split((X.shape[1], X.shape[1], 2), 1)
         offset = counts.sum(1) - X.shape[1] / 2 * math.log(2 * math.pi)
-        U = X - self.loc  # two products: of few columns these take a third of the time of statistics
+        U = X - self.loc  # two products take a third of the time of statistics for few columns
         linear = torch.addmm(offset, U, slope.T.contiguous())
         return linear.addmm_(U.square(), curve.T.contiguous())
 
@@ -128,17 +128,17 @@ class DiagonalGaussian(ExponentialFamily):
         return self.loc + means * (self.rate / self.shape).sqrt()
 
     def common(self, chi: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """m [..., D], kap [..., 1], a [..., 1], b [..., D]."""
+        """Mean m [..., D], kap [..., 1], a [..., 1] and b [..., D], from hyperparameters chi [..., S]."""
         D = len(self.loc)
         tau, square, kap, spare = chi.split((D, D, 1, 1), -1)
         m = tau / kap
-        # data can only add to b0: anything below is rounding
+        # b is at least b0; a smaller value is rounding error
         b = (square - tau * m).clamp(min=self.rate) / 2
         return m, kap, (spare + 1) / 2, b
 
 
 def _natural(m: Tensor, lam: Tensor, log_lam: Tensor, slack: Tensor | float = 0.0) -> Tensor:
-    """(lam m, -lam / 2, -sum(lam m^2 + slack) / 2, sum(log lam) / 2) [..., S]: what statistics are multiplied by."""
+    """t = (lam m, -lam / 2, -sum(lam m^2 + slack) / 2, sum(log lam) / 2) [..., S], the factors of the statistics."""
     square = (lam * m.square() + slack).sum(-1, keepdim=True)
     return torch.cat([lam * m, -lam / 2, -square / 2, log_lam.sum(-1, keepdim=True) / 2], -1)
 

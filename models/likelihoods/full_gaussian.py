@@ -65,7 +65,7 @@ class FullGaussian(ExponentialFamily):
         return torch.cat([X, (X.unsqueeze(2) * X.unsqueeze(1)).flatten(1), X.new_ones(len(X), 2)], 1)
 
     def weighted_statistics(self, X: Tensor, responsibilities: Tensor) -> Tensor:
-        """Weighted Gram matrices of all components as one matrix product for each chunk of rows."""
+        """As in `ExponentialFamily`; one product per chunk for the Gram matrices of all components, [K, S]."""
         K, D = responsibilities.shape[1], X.shape[1]
         first, second = X.new_zeros(K, D, dtype=torch.float64), X.new_zeros(K * D, D, dtype=torch.float64)
         for rows in row_chunks(X, K * D):
@@ -76,7 +76,7 @@ class FullGaussian(ExponentialFamily):
         return all_sum(torch.cat([first, second.view(K, D * D), counts], 1)).to(X.dtype)
 
     def summed_statistics(self, X: Tensor, assignments: Tensor, num_components: int) -> Tensor:
-        """One Gram matrix for each component, of its own rows only; of few rows all in one product."""
+        """As in `ExponentialFamily`, [K, S]; a Gram matrix of each component's rows, or one product for few rows."""
         D = X.shape[1]
         width = D + D * D + 2
         if len(X) * width <= _FEW:
@@ -154,7 +154,7 @@ class FullGaussian(ExponentialFamily):
         return covariance_factor(self.degrees_of_freedom, self.scale)
 
     def common(self, chi: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """m [..., D], kap [...], nu [...] and the lower Cholesky factor of Psi [..., D, D]."""
+        """Mean m [..., D], kap [...], nu [...] and the lower Cholesky factor of Psi [..., D, D]."""
         D = len(self.loc)
         tau, second, kap, spare = chi.split((D, D * D, 1, 1), -1)
         m = tau / kap
@@ -162,7 +162,7 @@ class FullGaussian(ExponentialFamily):
         return m, kap.squeeze(-1), spare.squeeze(-1) + D, scatter_factor(psi, self.scale)
 
     def _squares(self, X: Tensor, means: Tensor, factors: Tensor) -> Tensor:
-        """|F_k^T (x_n - loc - mean_k)|^2 [N, K] of means [K, D] and factors F [K, D, D]: one product for each chunk."""
+        """|F_k^T (x_n - loc - mean_k)|^2 [N, K] of means [K, D] and factors F [K, D, D]; one product for each chunk."""
         K, D = means.shape
         stacked = factors.mT.reshape(K * D, D)
         shift = (means.unsqueeze(1) @ factors).flatten().unsqueeze(1)
@@ -174,7 +174,7 @@ class FullGaussian(ExponentialFamily):
         return torch.cat(squares, 1).T
 
 
-_FEW = 2**15  # statistics: to write them down costs less than a step for each component
+_FEW = 2**15  # statistics: writing these costs less than a step for each component
 
 
 register_compiled(FullGaussian, f"{__package__}._numba_full_gaussian:Full")

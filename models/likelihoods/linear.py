@@ -2,9 +2,9 @@
 
     p(x_nd | m_nd),    w_kd ~ N(0, 1 / loading_precision)
 
-Backends use it like a margin loss: each turns the factor of an entry into exp(-precision m^2 / 2 + shift m),
-at a draw of an augmentation variable (Gibbs), at its expectation (SVI), or as a quadratic below it (small variance), so
-that loadings are a Gaussian regression on the features in every family. A precision [1, D] means that the entries are
+Backends use it like a margin loss: each replaces the factor of an entry by exp(-precision m^2 / 2 + shift m), at a draw
+of an augmentation variable (Gibbs), at its expectation (SVI), or as a quadratic lower bound (small variance). The
+loadings are then a Gaussian regression on the features in every family. A precision [1, D] means that the entries are
 Gaussian: the precision is the same in all rows, for every m, so that sums over the rows are sufficient.
 """
 
@@ -25,10 +25,10 @@ from ..sparse import Rows, SparseRows
 
 
 class LinearLikelihood(Config, ABC):
-    """A family of entries given a linear predictor [N, D]; hyperparameters h by name, each [] float64.
+    """A family of entries given a linear predictor [N, D]; its hyperparameters h by name are [] float64 each.
 
-    Entries that were not observed are arbitrary finite numbers in X: who sums over entries multiplies by `observed`
-    [N, D] of 0 and 1, None: all are observed.
+    Entries that were not observed are arbitrary finite numbers in X. Sums over entries multiply by `observed` [N, D] of
+    0 and 1; None: all entries are observed.
     """
 
     @abstractmethod
@@ -48,24 +48,24 @@ class LinearLikelihood(Config, ABC):
 
     @abstractmethod
     def hyperpriors(self, like: Tensor) -> dict[str, Gamma | None]:
-        """The gamma law of each precision, None where it is fixed, in the dtype of `like` [...]."""
+        """The gamma law of each precision, None if it is fixed, in the dtype of `like` [...]."""
 
     @abstractmethod
     def start(self, like: Tensor) -> Hyper:
-        """Values to start from, or fixed ones, each [] float64 on the device of `like` [...]."""
+        """Starting values, or fixed values, each [] float64 on the device of `like` [...]."""
 
     @abstractmethod
     def evidence(
         self, X: Tensor, mean: Tensor, square: Tensor, loadings: Tensor, counted: Tensor
     ) -> dict[str, tuple[Tensor, Tensor]]:
-        """What each hyperparameter with a law sees of the rest: what is added to (shape, rate) of its gamma law.
+        """The increments of (shape, rate) of the gamma law of each hyperparameter that has one.
 
         Parameters
         ----------
         X, mean, square : [N, D] entries, the linear predictor and its expected square
-        loadings : [D] (expected) sums over the features of squared loadings, and the number of features behind it as
-            last entry [D + 1]
-        counted : [N, D] or [N, 1], how many times each entry counts; 0 where it was not observed
+        loadings : [D + 1]: for each column the (expected) sum over features of squared loadings, then the number of
+            features
+        counted : [N, D] or [N, 1], the weight of each entry; 0 if it was not observed
         """
 
     @abstractmethod
@@ -88,20 +88,20 @@ class LinearLikelihood(Config, ABC):
 
     @abstractmethod
     def expect(self, X: Tensor, square: Tensor, h: Hyper, mean: Tensor) -> PseudoObservation:
-        """SVI: the same at the optimal q of that variable, for E m^2 and E m [N, D]; h at expected values."""
+        """SVI: the same at the optimal q of the augmentation variable, from E m^2 and E m [N, D] and expected h."""
 
     @abstractmethod
     def expected_log_density(self, X: Tensor, mean: Tensor, square: Tensor, h: Hyper) -> Tensor:
         """SVI: the lower bound of E log p(x_nd | m_nd) [N, D] that `expect` attains.
 
-        Of a hyperparameter `name` with a law, h has its mean, and the mean of its logarithm as `log_name`.
+        For a hyperparameter `name` with a law, h has its mean, and the mean of its logarithm as `log_name`.
         """
 
     # -- small variance ------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def divergence(self, X: Tensor, mean: Tensor) -> Tensor:
-        """-log p(x_nd | m_nd) [N, D] less its least value, at the values to start from."""
+        """-log p(x_nd | m_nd) [N, D] minus its least value, at the starting values of h."""
 
     @abstractmethod
     def majorize(self, X: Tensor, mean: Tensor) -> PseudoObservation:

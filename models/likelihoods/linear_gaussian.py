@@ -106,7 +106,7 @@ class LinearGaussian(LinearLikelihood):
 
 
 def observed_moments(X: Tensor, weights: Tensor | None, observed: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Means and variances [D] of the observed entries of each column of X [N, D]; 0 where there is none."""
+    """Means and variances [D] of the observed entries of each column of X [N, D]; 0 without observed entries."""
     counted = torch.ones_like(X[:, :1], dtype=torch.float64) if weights is None else weights.double().unsqueeze(1)
     counted = counted.expand_as(X) if observed is None else counted * observed
     total = all_sum(counted.sum(0)).clamp(min=torch.finfo(torch.float64).tiny)
@@ -116,7 +116,7 @@ def observed_moments(X: Tensor, weights: Tensor | None, observed: Tensor | None)
 
 
 def precision_laws(learn: bool, like: Tensor, **variances: float | None) -> dict[str, Gamma | None]:
-    """Exponential laws of precisions with these means; None where they are not learned; `like` [...]."""
+    """Exponential laws of the precisions, whose means are 1 / `variances`; None unless `learn`; `like` [...]."""
     return {
         f"{name}_precision": gamma_law((1.0, float(variance or 1.0)) if learn else None, like)
         for name, variance in variances.items()
@@ -124,7 +124,7 @@ def precision_laws(learn: bool, like: Tensor, **variances: float | None) -> dict
 
 
 def start_precisions(like: Tensor, **variances: float | None) -> Hyper:
-    """The precisions, each [] float64 on the device of `like` [...]."""
+    """The precisions 1 / `variances`, each [] float64 on the device of `like` [...]."""
     return {
         f"{name}_precision": like.new_tensor(1 / float(variance or 1.0), dtype=torch.float64)
         for name, variance in variances.items()
@@ -132,6 +132,6 @@ def start_precisions(like: Tensor, **variances: float | None) -> Hyper:
 
 
 def loading_evidence(loadings: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-    """What the precision of the loadings sees, from sums of squares [D] and the number of features, [D + 1] in all."""
+    """The increments of the gamma law of the loadings' precision, from `loadings` [D + 1] as in `evidence`."""
     squares, number = loadings[:-1].double(), loadings[-1].double()
     return {"loading_precision": (number * len(squares) / 2, squares.sum() / 2)}

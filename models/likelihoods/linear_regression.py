@@ -97,7 +97,7 @@ class LinearRegression(ExponentialFamily):
         return log_wishart + R * (Q / 2 * math.log(2 * math.pi) - log_diagonal(left))
 
     def mean_parameters(self, chi: Tensor) -> Tensor:
-        """(-E[B^T Lam B] / 2, E[B^T Lam], -E[Lam] / 2, E log det Lam / 2)."""
+        """(-E[B^T Lam B] / 2, E[B^T Lam], -E[Lam] / 2, E log det Lam / 2), flattened, [..., S]."""
         coefficients, left, nu, factor = self.common(chi)
         precision = nu[..., None, None] * torch.cholesky_inverse(factor)
         cross = coefficients.mT @ precision
@@ -106,7 +106,7 @@ class LinearRegression(ExponentialFamily):
         return torch.cat([*blocks, expected_log_det(nu, factor).unsqueeze(-1) / 2], -1)
 
     def parameters(self, chi: Tensor, sample: Sample) -> Parameters:
-        """`precision` [..., R, R] and `coefficients` [..., R, P + 1] of centred columns, the intercept last."""
+        """`precision` [..., R, R] and `coefficients` [..., R, P + 1] for centred columns, the intercept last."""
         coefficients, left, nu, factor = self.common(chi)
         precision = sample("precision", PrecisionWishart(nu, factor))
         rows = safe_cholesky(precision, strict=False)
@@ -116,7 +116,7 @@ class LinearRegression(ExponentialFamily):
         return _Regression(self, parameters)
 
     def response(self, parameters: Parameters, X: Tensor) -> Distribution:
-        """p(v | u, theta) of rows X [..., D], whose other columns do not count: batch shape [...], event shape [R]."""
+        """p(v | u, theta) for rows X [..., D], of which only u is used: batch shape [...], event shape [R]."""
         given, responses = self._split(len(self.loc))
         a = torch.cat([X[..., given] - self.loc[given], X.new_ones(*X.shape[:-1], 1)], -1)
         loc = self.loc[responses] + (parameters["coefficients"] @ a.unsqueeze(-1)).squeeze(-1)
@@ -166,7 +166,7 @@ class LinearRegression(ExponentialFamily):
 
     def divergence_terms(self, means: Tensor) -> tuple[Tensor, Tensor]:
         square, cross = self._moments(means)
-        # as good as nothing beside the prior; without it, one row leaves most of B open
+        # negligible beside the prior; without it, one row leaves most of B undetermined
         ridge = torch.finfo(means.dtype).eps ** 0.5 * square[:, -1, -1:] * self.coefficient_precision
         coefficients = torch.cholesky_solve(cross, safe_cholesky(square + torch.diag_embed(ridge), strict=False))
         slopes = [-(coefficients @ coefficients.mT).flatten(1) / 2, coefficients.flatten(1)]
@@ -201,7 +201,7 @@ class LinearRegression(ExponentialFamily):
         return [len(self.coefficient_precision), len(self.loc) + 1 - len(self.coefficient_precision)]
 
     def _split(self, width: int) -> tuple[list[int], list[int]]:
-        """The columns u and v of X [N, width]; ValueError unless there are some of each."""
+        """The indices of the columns u and v of X [N, width]; ValueError if either is empty."""
         if width < 2:
             raise ValueError(
                 f"X has {width} column; LinearRegression needs at least two, one given and one that is not."
@@ -222,7 +222,7 @@ class LinearRegression(ExponentialFamily):
         return torch.cat([X[:, given], X.new_ones(len(X), 1)], 1), X[:, responses]
 
     def _residual_variances(self, X: Tensor, weights: Tensor | None) -> Tensor:
-        """Variances [R] about one regression of all rows; those of the columns where nothing is left."""
+        """Residual variances [R] of one regression over all rows; the columns' own variances if nothing remains."""
         exact = self.replace(loc=location(None, X.double(), weights))
         shares = torch.ones_like(X[:, 0]) if weights is None else weights
         sums = exact.weighted_statistics(X.double(), shares.double().unsqueeze(1))[0]
@@ -257,7 +257,7 @@ class LinearRegression(ExponentialFamily):
 
 
 class _Regression(dist.TorchDistribution):
-    """Rows [D] whose given columns are taken as they come: the density of the others."""
+    """A law of rows [D] with the density of the columns v given the columns u, which have no density here."""
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
     support = constraints.real_vector
@@ -281,26 +281,26 @@ class _Regression(dist.TorchDistribution):
 
 
 def _products(left: Tensor, right: Tensor) -> Tensor:
-    """The outer products [N, Q R] of rows [N, Q] and [N, R]."""
+    """The outer products [N, Q R] of the rows of [N, Q] and [N, R]."""
     return (left.unsqueeze(2) * right.unsqueeze(1)).flatten(1)
 
 
 def _residual_map(coefficients: Tensor) -> Tensor:
-    """(-B, I) [..., R, Q + R], which takes (a, v) to v - B a, from B [..., R, Q]."""
+    """The maps (-B, I) [..., R, Q + R] from (a, v) to v - B a, for coefficients B [..., R, Q]."""
     R = coefficients.shape[-2]
     identity = torch.eye(R, dtype=coefficients.dtype, device=coefficients.device)
     return torch.cat([-coefficients, identity.expand(*coefficients.shape[:-1], R)], -1)
 
 
 def _squares(maps: Tensor, rows: Tensor) -> Tensor:
-    """|A_k z_n|^2 [N, K] of maps A [K, m, W] and rows z [N, W]: one product for each chunk."""
+    """|A_k z_n|^2 [N, K] of maps A [K, m, W] and rows z [N, W]; one product for each chunk."""
     K, m, W = maps.shape
     stacked = maps.reshape(K * m, W)
     chunks = (stacked @ rows[some].T for some in row_chunks(rows, K * m))
     return torch.cat([chunk.view(K, m, -1).square_().sum(1) for chunk in chunks], 1).T
 
 
-_ROUNDING = 1e-10  # residuals below this share of the variance are those of an exact relation
+_ROUNDING = 1e-10  # residuals below this fraction of the variance count as those of an exact relation
 
 
 register_compiled(LinearRegression, f"{__package__}._numba_linear_regression:Regression")

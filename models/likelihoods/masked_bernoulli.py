@@ -1,7 +1,7 @@
-"""Binary columns of which entries may be missing: sets of labels that are known in part.
+"""Binary columns with missing entries: label sets that are partly known.
 
 p_d ~ Beta(a_d, b_d),  x_d ~ Bernoulli(p_d) where it is observed
-statistics (x, o - x) with o = 1 where x is observed and x = 0 where not, so that a missing bit says nothing.
+statistics (x, o - x) with o = 1 where x is observed, and x = 0 elsewhere: a missing bit contributes nothing.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from .bernoulli import BernoulliBeta
 
 @dataclass(eq=False)
 class MaskedBernoulli(BernoulliBeta):
-    """As `BernoulliBeta`, but an entry of a row x [D] may be NaN: missing. Of sparse rows NaN is an entry as well.
+    """As `BernoulliBeta`, but an entry of a row x [D] may be NaN, which means missing; in sparse rows NaN is stored.
 
-    All readings are linear in the pair u = (x, m) [2 D], x = 0 where m = 1 says that an entry is missing.
+    Everything is linear in the pair u = (x, m) [2 D], where m = 1 marks a missing entry, with x = 0 there.
 
     Examples
     --------
@@ -44,7 +44,7 @@ class MaskedBernoulli(BernoulliBeta):
     def takes_missing(self) -> bool:
         return True
 
-    # -- readings of x are those of u ------------------------------------------------------------------------------
+    # -- functions of x, computed from u -------------------------------------------------------------------------------
 
     def statistics(self, X: Rows) -> Tensor:
         return super().statistics(self.coordinates(X))
@@ -69,7 +69,7 @@ class MaskedBernoulli(BernoulliBeta):
         return torch.cat([ones, counts.unsqueeze(-1) - missing - ones], -1)
 
     def linear(self, natural: Tensor) -> tuple[Tensor, Tensor]:
-        """x t_1 + (1 - m - x) t_0."""
+        """slope [K, 2 D] and offset [K] of x t_1 + (1 - m - x) t_0."""
         one, zero = natural.chunk(2, -1)
         return torch.cat([one - zero, -zero], -1), zero.sum(-1)
 
@@ -79,7 +79,7 @@ class MaskedBernoulli(BernoulliBeta):
     # -- the small-variance limit, in coordinates u ----------------------------------------------------------------
 
     def coordinates(self, X: Rows) -> Rows:
-        """u [N, 2 D]."""
+        """u = (x, m) [N, 2 D] of the rows of X [N, D]."""
         if isinstance(X, Tensor):
             missing = X.isnan()
             return torch.cat([X.masked_fill(missing, 0.0), missing.to(X.dtype)], 1)
@@ -91,20 +91,20 @@ class MaskedBernoulli(BernoulliBeta):
         return means.chunk(2, -1)[0]
 
     def centers(self, sums: Tensor, counts: Tensor) -> Tensor:
-        """(mu, 0): shares of ones among the observed entries."""
+        """Centres (mu, 0) [K, 2 D], where mu is the fraction of ones among the observed entries."""
         ones, missing = sums.chunk(2, -1)
         observed = (counts.unsqueeze(-1) - missing).clamp(min=torch.finfo(sums.dtype).tiny)
         return torch.cat([ones / observed, torch.zeros_like(ones)], -1)
 
     def divergence_terms(self, means: Tensor) -> tuple[Tensor, Tensor]:
-        """-x log mu - (1 - m - x) log(1 - mu) of centres (mu, 0)."""
+        """slope and offset of -x log mu - (1 - m - x) log(1 - mu) at centres (mu, 0) [K, 2 D]."""
         limits = torch.finfo(means.dtype)
         mu = self.from_coordinates(means).clamp(limits.tiny, 1 - limits.eps)
         slope, offset = self.linear(torch.cat([mu.log(), torch.log1p(-mu)], -1))
         return slope, -offset
 
     def founding_divergence(self, X: Rows) -> Tensor:
-        """What a one and a zero cost at their common centre with the pseudo-observation; nothing where missing."""
+        """The costs [N] of ones and zeros at their centre with the pseudo-observation; 0 for missing entries."""
         row, weight = self.pseudo_observation()
         share, center = self.from_coordinates(row), weight * self.from_coordinates(row) / (1 + weight)
         rest = weight * self.potential(share)
@@ -118,7 +118,7 @@ class MaskedBernoulli(BernoulliBeta):
 
 
 class ObservedBits(dist.TorchDistribution):
-    """Independent bits [D], those that are NaN left out."""
+    """Independent bits [D]; bits that are NaN are left out of the density."""
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
     support = constraints.independent(constraints.boolean, 1)

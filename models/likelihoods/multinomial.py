@@ -89,14 +89,14 @@ class MultinomialDirichlet(CountFamily):
         return (gain + self.log_base_measure(X).unsqueeze(1)).to(X.dtype)
 
     def log_repeat(self, X: Rows) -> Tensor:
-        """The same with a + x in place of a."""
+        """The log predictive with a + x in place of a."""
         X = X.double()
         a, n = self.concentration.double(), X.sum(-1)
         gain = entries_sum(X, lambda x, a: torch.lgamma(a + 2 * x) - torch.lgamma(a + x), a)
         return gain - torch.lgamma(a.sum() + 2 * n) + torch.lgamma(a.sum() + n) + self.log_base_measure(X)
 
     def divergence_terms(self, means: Tensor) -> tuple[Tensor, Tensor]:
-        """sum_d x_d log(x_d / (n mu_d)), n = sum x, for frequencies mu."""
+        """slope and offset of sum_d x_d log(x_d / (n mu_d)), n = sum x, at frequencies mu [K, D]."""
         return finite_log(means), means.new_zeros(len(means))
 
     def potential(self, x: Tensor) -> Tensor:
@@ -106,18 +106,18 @@ class MultinomialDirichlet(CountFamily):
         return -torch.xlogy(total, total)
 
     def centers(self, sums: Tensor, counts: Tensor) -> Tensor:
-        """Pooled frequencies: rows weigh by their totals."""
+        """Pooled frequencies [K, D], in which rows are weighted by their totals."""
         return sums / sums.sum(-1, keepdim=True).clamp(min=torch.finfo(sums.dtype).tiny)
 
     def pseudo_observation(self) -> tuple[Tensor, float]:
-        """One row of `concentration` counts: centre (a0 + sum of rows) / (its total)."""
+        """One row of `concentration` counts: its centre is (a0 + sum of rows) / (total of this)."""
         return self.concentration, 1.0
 
 
 class Counts(dist.TorchDistribution):
     """Counts [D] given their total: log Gamma(1 + sum x) - sum log Gamma(1 + x_d) + sum x_d log p_d.
 
-    Unlike `Multinomial` it scores rows of different totals; it can be sampled only if `total_count` is given.
+    Unlike `Multinomial` it takes rows of different totals; it can be sampled only if `total_count` is given.
     """
 
     arg_constraints = {"probs": constraints.simplex}  # noqa: RUF012 (torch's own convention)
@@ -152,7 +152,7 @@ _MOST_LISTED = 4096
 
 
 class _Dirichlet(dist.Dirichlet):
-    """Dirichlet whose draws stay positive: small concentrations underflow, and log 0 would spoil a trace."""
+    """A Dirichlet law whose draws stay positive: with small concentrations they underflow, and log 0 would be inf."""
 
     def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:
         draws = super().rsample(sample_shape)

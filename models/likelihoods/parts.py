@@ -1,4 +1,4 @@
-"""The arguments that say which columns of X are of which likelihood, or of which part of it."""
+"""Domains of the arguments that assign columns of X to likelihoods, or to parts of one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..domains import Whole
 
 @dataclass(frozen=True)
 class Parts:
-    """The domain of pairs (likelihood of one kind, number of columns)."""
+    """The domain of a list of pairs (likelihood of the class `kind`, number of columns)."""
 
     kind: type[Any]
     example: str
@@ -23,7 +23,7 @@ class Parts:
         return f"a sequence of pairs (likelihood, number of columns), such as {self.example}"
 
     def read(self, value: Any) -> list[tuple[Any, int]]:
-        """The pairs; ValueError or TypeError if they are none."""
+        """The pairs; ValueError or TypeError if the value is not a list of pairs."""
         if isinstance(value, str | bytes | dict | Config) or not len(value):
             raise ValueError
         pairs = [(part, width) for part, width in value]
@@ -34,31 +34,31 @@ class Parts:
 
 
 def require_width(parts: list[tuple[Any, int]], width: int) -> None:
-    """ValueError unless the parts have as many columns as X."""
+    """Raise ValueError unless the parts have `width` columns in all."""
     total = sum(number for _, number in parts)
     if total != width:
         raise ValueError(f"X has {width} columns, but the blocks have {total}. Give every column a block.")
 
 
 def with_ends(blocks: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """What the blocks name, in one dict: names of block j end in `_j`."""
+    """The values of all blocks in one dict, where names of block j get the ending `_j`."""
     return {f"{name}_{index}": value for index, own in enumerate(blocks) for name, value in own.items()}
 
 
 def ending(values: dict[str, Any], index: int) -> dict[str, Any]:
-    """What belongs to block `index`, by the names that the block itself gives."""
+    """The values of block `index`, under the names without the ending."""
     end = f"_{index}"
     return {name.removesuffix(end): value for name, value in values.items() if name.endswith(end)}
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The domain of some columns: how many from the first on, or which."""
+    """The domain of a set of columns: the number of the first columns, or a list of indices."""
 
     words = "an integer of at least 1, how many columns from the first on, or a list of different ones, such as [0, 2]"
 
     def read(self, value: Any) -> int | list[int]:
-        """The number, or the columns as a list; ValueError or TypeError if they are none."""
+        """The number, or the columns as a list; ValueError or TypeError if the value is neither."""
         if isinstance(value, str | bytes | dict | set):
             raise ValueError
         value = value.tolist() if hasattr(value, "tolist") else value
@@ -74,6 +74,6 @@ _MOST_COLUMNS = 2**24
 
 
 def listed(columns: Any) -> list[int]:
-    """The columns by their indices: the first so many, or those of the list."""
+    """The indices of the columns: 0..n - 1 for a number n, or the list itself."""
     read = Columns().read(columns)
     return list(range(read)) if isinstance(read, int) else read

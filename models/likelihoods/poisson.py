@@ -77,7 +77,7 @@ class PoissonGamma(CountFamily):
         return (gain + self.log_base_measure(X).unsqueeze(1)).to(X.dtype)
 
     def log_repeat(self, X: Rows) -> Tensor:
-        """The same with a + x, b + 1 in place of a, b."""
+        """The log predictive with a + x and b + 1 in place of a and b."""
         X, a, b = X.double(), self.shape.double(), self.rate.double() + 1
         n = X.sum(-1)
         gain = entries_sum(X, lambda x, a: torch.lgamma(a + 2 * x) - torch.lgamma(a + x), a)
@@ -85,14 +85,14 @@ class PoissonGamma(CountFamily):
         return gain + self.log_base_measure(X)
 
     def divergence_terms(self, means: Tensor) -> tuple[Tensor, Tensor]:
-        """sum_d x_d log(x_d / mu_d) - x_d + mu_d."""
+        """slope and offset of sum_d x_d log(x_d / mu_d) - x_d + mu_d at means mu [K, D]."""
         return finite_log(means), means.sum(-1)
 
     def potential(self, x: Tensor) -> Tensor:
         return torch.xlogy(x, x) - x
 
     def pseudo_observation(self) -> tuple[Tensor, float]:
-        """`rate` copies of the prior mean: centre (shape + sum of rows) / (rate + their number)."""
+        """The prior as `rate` rows equal to its mean: centre (shape + sum of rows) / (rate + their number)."""
         return self.shape / self.rate, self.rate.item()
 
 

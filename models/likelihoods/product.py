@@ -1,9 +1,9 @@
-"""Blocks of columns, each with a conjugate exponential family of its own, independent given the component.
+"""Blocks of columns, each with its own conjugate exponential family, independent given the component.
 
     p(x | theta) = prod_j p_j(x_j | theta_j),   p(theta) = prod_j p_j(theta_j)
 
-Statistics, hyperparameters and coordinates stand one block after another; log normalizers, densities, divergences and
-KL terms add up (docs/derivations/mixtures, "Likelihoods"). For latent features see `Blocks`.
+Statistics, hyperparameters and coordinates of the blocks are concatenated; log normalizers, densities, divergences and
+KL terms are added (docs/derivations/mixtures, "Likelihoods"). For latent features see `Blocks`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Product(ExponentialFamily):
             first += x.shape[1]
 
     def split(self, X: Rows) -> Iterator[tuple[ExponentialFamily, Rows]]:
-        """Each family with its columns [N, D_j] of the rows of X [N, D]."""
+        """Iterate over pairs of a family and its columns [N, D_j] of the rows of X [N, D]."""
         start = 0
         for part, width in self.parts:
             columns = columns_of(X, start, start + width)
@@ -85,12 +85,12 @@ class Product(ExponentialFamily):
             start += width
 
     def own(self, chi: Tensor) -> Iterator[tuple[ExponentialFamily, Tensor]]:
-        """Each family with its hyperparameters [..., S_j] among those of all [..., S]."""
+        """Iterate over pairs of a family and its hyperparameters [..., S_j], from those of all families [..., S]."""
         sizes = [len(part.prior()) for part, _ in self.parts]
         return zip((part for part, _ in self.parts), chi.split(sizes, -1), strict=True)
 
     def own_centers(self, means: Tensor) -> Iterator[tuple[ExponentialFamily, Tensor]]:
-        """Each family with its part [K, D'_j] of centres [K, D'] in `coordinates`."""
+        """Iterate over pairs of a family and its part [K, D'_j] of centres [K, D'] in `coordinates`."""
         return ((part, u) for part, u, _ in self._places(means))
 
     # -- statistics and normalizers --------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class Product(ExponentialFamily):
         return _Columns(laws, [width for _, width in self.parts])
 
     def draw_rows(self, parameters: Parameters, generator: torch.Generator, totals: Tensor | None = None) -> Tensor:
-        """As any family; every block with `given_totals` has those."""
+        """As `Likelihood.draw_rows`; every block with `given_totals` has the same totals [M]."""
         parts = enumerate(part for part, _ in self.parts)
         return torch.cat([part.draw_rows(ending(parameters, index), generator, totals) for index, part in parts], 1)
 
@@ -159,7 +159,7 @@ class Product(ExponentialFamily):
     # -- the small-variance limit ----------------------------------------------------------------------------------
 
     def coordinates(self, X: Rows) -> Rows:
-        """(u_1, 1, u_2, 1, ...) [N, D'] of the families' coordinates u_j."""
+        """(u_1, 1, u_2, 1, ...) [N, D'] from the families' coordinates u_j."""
         blocks = [part.coordinates(x) for part, x in self.split(X)]
         ones = X.new_ones(len(X), 1)
         return join_columns([block for u in blocks for block in (u, ones)])
@@ -168,12 +168,12 @@ class Product(ExponentialFamily):
         return torch.cat([part.from_coordinates(u) for part, u, _ in self._places(means)], -1)
 
     def centers(self, sums: Tensor, counts: Tensor) -> Tensor:
-        """Each family's centres at its own count, which the sums of the columns e are."""
+        """The families' centres; the number of rows of family j is the sum of its column e_j."""
         own = [part.centers(u, e.squeeze(-1)) for part, u, e in self._places(sums)]
         return torch.cat([pad(u, (0, 1), value=1.0) for u in own], -1)
 
     def divergence_terms(self, means: Tensor) -> tuple[Tensor, Tensor]:
-        """sum_j e_j D_j(u_j / e_j, mu_j), linear in (u, e): the families' offsets are the slopes of -e."""
+        """sum_j e_j D_j(u_j / e_j, mu_j), linear in (u, e): a family's offset is the slope of -e_j."""
         terms = [part.divergence_terms(u) for part, u, _ in self._places(means)]
         slopes = [torch.cat([slope, -offset.unsqueeze(-1)], -1) for slope, offset in terms]
         return torch.cat(slopes, -1), means.new_zeros(len(means))
@@ -189,7 +189,7 @@ class Product(ExponentialFamily):
         return _total(part.founding_divergence(u) for part, u, _ in self._places(X))
 
     def pseudo_observation(self) -> tuple[Tensor | None, float]:
-        """(w_1 row_1, w_1, w_2 row_2, w_2, ...), once: the divergences of families with a row are homogeneous."""
+        """(w_1 row_1, w_1, w_2 row_2, w_2, ...) with weight 1, as the divergences are homogeneous in (u, e)."""
         found = [part.pseudo_observation() for part, _ in self.parts]
         if all(row is None for row, _ in found):
             return None, 0.0
@@ -200,11 +200,11 @@ class Product(ExponentialFamily):
         return torch.cat(blocks), 1.0
 
     def _sizes(self) -> list[int]:
-        """Numbers of coordinates of the families."""
+        """The number of coordinates of each family."""
         return [part.coordinates(part.prior().new_zeros(0, width)).shape[1] for part, width in self.parts]
 
     def _places(self, coordinates: Rows) -> Iterator[tuple[ExponentialFamily, Rows, Tensor]]:
-        """Each family with its coordinates u_j [..., N, D'_j] and their counts e_j [N, 1]."""
+        """Iterate over a family, its coordinates u_j [..., N, D'_j] and their weights e_j [N, 1]."""
         start = 0
         for (part, _), size in zip(self.parts, self._sizes(), strict=True):
             u = columns_of(coordinates, start, start + size)
@@ -214,13 +214,13 @@ class Product(ExponentialFamily):
             start += size + 1
 
     def _summed(self, X: Rows, values: Tensor, reading: Callable[[Any, Rows, Tensor], Tensor]) -> Tensor:
-        """The sum of a reading of each family, its columns of X [N, D] and its part of values [K, S]."""
+        """Sum `reading` of each family, its columns of X [N, D] and its part of `values` [K, S]."""
         pairs = zip(self.split(X), self.own(values), strict=True)
         return _total(reading(part, x, own) for (part, x), (_, own) in pairs)
 
 
 class _Columns(dist.TorchDistribution):
-    """Independent blocks of columns of one row [D]."""
+    """Independent blocks of columns that form one row [D]."""
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
     support = constraints.real_vector
@@ -246,7 +246,7 @@ def columns_of(X: Rows, first: int, last: int) -> Rows:
 
 
 def join_columns(blocks: list[Rows]) -> Rows:
-    """The blocks [N, D_j] side by side, [N, D]: sparse if any of them is."""
+    """The blocks [N, D_j] side by side, [N, D]; sparse if any block is."""
     if all(isinstance(block, Tensor) for block in blocks):
         return torch.cat(blocks, 1)
     rows = [SparseRows.of(block) for block in blocks]
@@ -269,7 +269,7 @@ def _sample_ending(sample: Sample, end: str, name: str, law: Any) -> Tensor:
 
 
 def _base(part: ExponentialFamily, u: Rows, e: Rows) -> Tensor:
-    """e D_base(u / e) [N]; of sparse rows, which are data, e is 1."""
+    """e D_base(u / e) [N]; for sparse rows, which are data, e is 1."""
     if isinstance(u, SparseRows) or isinstance(e, SparseRows):
         return part.divergence_base(u)
     return e.squeeze(1) * part.divergence_base(u / e.clamp(min=torch.finfo(e.dtype).tiny))

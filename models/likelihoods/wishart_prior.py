@@ -14,15 +14,19 @@ from .base import hyperparameter
 
 
 def wishart_prior(degrees_of_freedom: Any, scale: Any, expected: Tensor, X: Rows) -> tuple[Tensor, Tensor]:
-    """nu0 [] > D - 1 and Psi0 [D, D] of the arguments given.
+    """nu0 [] > D - 1 and Psi0 [D, D] from the arguments of a family.
 
-    Without a scale the expected covariance Psi0 / (nu0 - D - 1) is the diagonal `expected` [D], whatever the degrees of
-    freedom (of D + 2 and fewer Psi0 is that diagonal), and they are D + max(2, D / 2). Beside a scale they are D + 2,
-    so that the scale is what is expected.
+    Without `scale`, the expected covariance Psi0 / (nu0 - D - 1) is the diagonal `expected` [D], whatever the degrees
+    of
+    freedom (with D + 2 or fewer, Psi0 itself is that diagonal), and these are D + max(2, D / 2) by default. With
+    `scale`
+    they are D + 2 by default, so that `scale` is the expected covariance.
 
-    The more columns, the more rows a covariance needs: on nine labelled sets of 4 to 16 columns D + 2 finds nearly
-    twice the clusters, more than half of them of three rows or fewer, while in two columns D + 8 merges clusters of
-    twenty rows that lie apart (benchmarks/defaults.py).
+    The more columns, the more rows a covariance needs. On nine labelled sets of 4 to 16 columns D + 2 finds nearly
+    twice
+    the clusters, more than half of them of three rows or fewer; in two columns D + 8 merges clusters of twenty rows
+    that
+    lie apart (benchmarks/defaults.py).
     """
     D = len(expected)
     spare = max(2.0, D / 2) if scale is None else 2.0
@@ -35,7 +39,7 @@ def wishart_prior(degrees_of_freedom: Any, scale: Any, expected: Tensor, X: Rows
 
 
 def _scale_matrix(value: Any, D: int, X: Rows) -> Tensor:
-    """Psi0 [D, D] from a positive number, from [D] as its diagonal, or as it is."""
+    """Psi0 [D, D] from a positive number, a diagonal [D], or the matrix itself."""
     scale = torch.as_tensor(value, dtype=X.dtype, device=X.device).detach()
     if scale.ndim < 2:
         if not (scale > 0).all():
@@ -49,7 +53,7 @@ def _scale_matrix(value: Any, D: int, X: Rows) -> Tensor:
 
 
 def scatter_factor(psi: Tensor, scale: Tensor) -> Tensor:
-    """Lower Cholesky factors of Psi [..., D, D]. Data can only add to Psi0: a smaller diagonal is rounding."""
+    """Lower Cholesky factors of Psi [..., D, D], whose diagonal is raised to at least that of Psi0 against rounding."""
     missing = (scale.diagonal() / 2 - psi.diagonal(dim1=-2, dim2=-1)).clamp(min=0)
     return safe_cholesky(psi + torch.diag_embed(missing), strict=False)
 
@@ -66,4 +70,4 @@ def covariance_factor(degrees: Tensor, scale: Tensor) -> Tensor:
     return safe_cholesky(scale / spare, strict=False)
 
 
-_LEAST_SPARE = 1e-6  # below it the density of a precision matrix is not a number
+_LEAST_SPARE = 1e-6  # with less the density of a precision matrix is not a finite number

@@ -1,4 +1,4 @@
-"""Margin losses, one file each; `base` states the interface that every backend uses."""
+"""Margin losses; `base` states the interface that every backend uses."""
 
 from .all_thresholds import AllThresholds
 from .base import Loss, PseudoObservation

@@ -1,4 +1,4 @@
-"""The logistic factor compiled, so that a loop over scores becomes vector instructions."""
+"""The compiled logistic factor, as vector instructions over scores."""
 
 from typing import NamedTuple
 

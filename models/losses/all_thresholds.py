@@ -1,4 +1,4 @@
-"""Ordered levels: one binary loss at each threshold between them."""
+"""The loss of ordered levels: one binary loss at each threshold between them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .hinge import Hinge
 
 
 class Increasing:
-    """The domain of thresholds."""
+    """The domain of thresholds: increasing finite numbers."""
 
     words = "finite numbers, each larger than the one before"
 
     def read(self, value: Any) -> tuple[float, ...]:
-        """The numbers; ValueError or TypeError if they are no such numbers."""
+        """The numbers as a tuple; ValueError or TypeError if they are refused."""
         if isinstance(value, str | bytes | dict | set):
             raise ValueError
         numbers = torch.tensor([float(each) for each in value], dtype=torch.float64)
@@ -60,7 +60,7 @@ class AllThresholds(Loss):
         return found
 
     target = "level"
-    step = 0.005  # two kinks of hinges may meet
+    step = 0.005  # the kinks of two hinges may coincide
 
     @property
     def is_augmented(self) -> bool:
@@ -76,20 +76,20 @@ class AllThresholds(Loss):
         return self.loss.log_factor(away, sides).sum(0)
 
     def augment(self, score: Tensor, y: Tensor, generator: torch.Generator) -> PseudoObservation:
-        """A pseudo-observation [...] with an independent augmentation variable for each threshold."""
+        """The pseudo-observation [...] of the score, with an independent augmentation variable for each threshold."""
         return self._joined(score, y, lambda away, sides: self.loss.augment(away, sides, generator))
 
     def expect(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> PseudoObservation:
-        """The sum of the thresholds' pseudo-observations, [...]: they share the mean and the variance of the score."""
+        """The sum [...] of the thresholds' pseudo-observations, which share the mean and the variance of the score."""
         return self._joined(score_mean, y, lambda away, sides: self.loss.expect(away, score_var, sides))
 
     def expected_log_factor(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> Tensor:
-        """The sum [...] of the thresholds' bounds."""
+        """The sum [...] of the thresholds' lower bounds."""
         away, _, sides = self._questions(score_mean, y)
         return self.loss.expected_log_factor(away, score_var, sides).sum(0)
 
     def majorize(self, score: Tensor, y: Tensor) -> PseudoObservation:
-        """The sum of the thresholds' majorizers, [...]."""
+        """The sum [...] of the thresholds' majorizers."""
         return self._joined(score, y, self.loss.majorize)
 
     def probabilities(self, scores: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ class AllThresholds(Loss):
         return self.log_factor(scores, levels).softmax(-1)
 
     def _questions(self, score: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """f - b_l [L - 1, ...] of scores [...], thresholds b [L - 1, 1 ...], and sides s [L - 1, ...] of levels."""
+        """f - b_l [L - 1, ...] of scores [...], thresholds b [L - 1, 1 ...], and signs s [L - 1, ...] of levels."""
         b = score.new_tensor(self.thresholds).view(-1, *[1] * max(score.dim(), y.dim()))
         level = torch.arange(1, len(b) + 1, dtype=y.dtype, device=y.device).view(b.shape)
         return score - b, b, torch.where(y >= level, 1.0, -1.0).to(score.dtype)
@@ -106,7 +106,7 @@ class AllThresholds(Loss):
     def _joined(
         self, score: Tensor, y: Tensor, reading: Callable[[Tensor, Tensor], PseudoObservation]
     ) -> PseudoObservation:
-        """The pseudo-observations of all thresholds as one of the score."""
+        """The pseudo-observations of all thresholds, added to one of the score."""
         away, b, sides = self._questions(score, y)
         precision, shift = reading(away, sides)
         return PseudoObservation(precision.sum(0), (shift + precision * b).sum(0))

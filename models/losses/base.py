@@ -1,10 +1,10 @@
-"""The interface of a margin loss on linear scores: one factor phi(y | f), read by every backend.
+"""The interface of a margin loss on linear scores: one factor phi(y | f) that every backend uses.
 
-`log_factor` alone defines a loss. With further closed forms, a backend turns the factor into a Gaussian
+`log_factor` alone defines a loss. With further closed forms, a backend replaces the factor by a Gaussian
 pseudo-observation exp(-precision f^2 / 2 + shift f) of the score f: Gibbs draws the scale-mixture variable (`augment`;
-without it Gibbs moves the weights by elliptical slice steps), SVI takes its expectation (`expect`; without it there is
-no SVI), and the small-variance limit sets it to its limit (`majorize`, which has a numerical default). A convex cost
-may also have its conjugate (`conjugate`), by which duals are solved.
+without it Gibbs draws the weights by elliptical slice sampling), SVI takes its expectation (`expect`; without it there
+is no SVI), and the small-variance limit sets it to its limit (`majorize`, which has a numerical default). A convex cost
+may also have a conjugate (`conjugate`), which the dual solvers need.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Loss(Config, ABC):
     """
 
     is_likelihood: ClassVar[bool] = False  # phi(y | f) sums to one over the signs y of all scores
-    target: ClassVar[str] = "sign"  # "sign": targets -1 / +1; "level": 0, 1, ...; "real": of regression, as they are
-    meets: ClassVar[bool] = False  # the scores of all classes meet in one factor, which has one column [..., 1]
+    target: ClassVar[str] = "sign"  # "sign": targets -1 / +1; "level": 0, 1, ...; "real": real numbers, for regression
+    meets: ClassVar[bool] = False  # whether all class scores have one joint factor, with one column [..., 1]
     takes_missing: ClassVar[bool] = False  # targets may be NaN (see `Masked`)
-    step: ClassVar[float] = 0.01  # of the trapezoid rule where integrals are numerical, in standard deviations
+    step: ClassVar[float] = 0.01  # of the trapezoid rule for numerical integrals, in standard deviations
 
     # -- the definition ----------------------------------------------------------------------------------------
 
@@ -66,31 +66,30 @@ class Loss(Config, ABC):
 
     @property
     def is_augmented(self) -> bool:
-        """Whether the factor is Gaussian in the score, given a draw of `augment`."""
+        """Whether the factor is Gaussian in the score given the augmentation variable of `augment`."""
         return type(self).augment is not Loss.augment
 
     @property
     def has_expectation(self) -> bool:
-        """Whether SVI has a closed bound: `expect` and `expected_log_factor`."""
+        """Whether SVI has a closed-form bound: `expect` and `expected_log_factor`."""
         return type(self).expect is not Loss.expect
 
     @property
     def has_marginal(self) -> bool:
-        """Whether the integral over the scores of a new component is known: `log_marginal`, `draw_score`."""
+        """Whether the integral over the scores of a new component is available: `log_marginal`, `draw_score`."""
         return not self.meets or type(self).log_marginal is not Loss.log_marginal
 
     @property
     def has_conjugate(self) -> bool:
-        """Whether the cost -log phi is convex in the score, with a known conjugate: `conjugate`, `best_tilt`,
-        `feasible`."""
+        """Whether the cost -log phi is convex with a known conjugate: `conjugate`, `best_tilt`, `feasible`."""
         return type(self).conjugate is not Loss.conjugate or type(self).box is not Loss.box
 
     def lacking(self, reading: str, whose: str, instead: str) -> NotImplementedError:
-        """The error to raise where a reading that someone needs is missing; one wording for all of them."""
+        """The error to raise where `whose` needs a method that this loss lacks; `reading` is a key of `_READINGS`."""
         names = _READINGS[reading]
         return NotImplementedError(f"{type(self).__name__} has no {names}, which {whose} needs: {instead}.")
 
-    # -- one reading for each backend; all but the last are optional ---------------------------------------------
+    # -- methods for each backend; all but the last are optional -------------------------------------------------------
 
     def augment(self, score: Tensor, y: Tensor, generator: torch.Generator) -> PseudoObservation:
         """Gibbs: the pseudo-observation at a draw of the augmentation variable given the score."""
@@ -101,18 +100,19 @@ class Loss(Config, ABC):
         raise self._no_expectation
 
     def expected_log_factor(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> Tensor:
-        """SVI: the lower bound of E log phi that the same q(omega) attains; quadratic in f around it."""
+        """SVI: the lower bound of E log phi that this q(omega) attains; quadratic in f around it."""
         raise self._no_expectation
 
     def expect_with_bound(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> tuple[PseudoObservation, Tensor]:
-        """SVI: `expect` and `expected_log_factor` of the same scores, which may be cheaper at once."""
+        """SVI: `expect` and `expected_log_factor` of the same scores; computing both at once may be cheaper."""
         return self.expect(score_mean, score_var, y), self.expected_log_factor(score_mean, score_var, y)
 
     def majorize(self, score: Tensor, y: Tensor) -> PseudoObservation:
         """Small variance: the quadratic that touches `log_factor` at the score and lies below it elsewhere.
 
-        The default without `expect` touches but may cross, so that callers halve steps that cost more. Its precision is
-        the largest of -phi'' (by slopes a small step apart) and what keeps its top at most 0, as log phi is.
+        The default without `expect` touches but may cross, so callers halve steps that raise the cost. Its precision is
+        the
+        larger of -phi'' (from slopes a small step apart) and the value that keeps its maximum at most 0, as log phi is.
         """
         if self.has_expectation:
             return self.expect(score, torch.zeros_like(score), y)
@@ -122,14 +122,13 @@ class Loss(Config, ABC):
         return PseudoObservation(precision, slope + precision * score)
 
     def parabola(self, score: Tensor, y: Tensor) -> PseudoObservation:
-        """Small variance: the quadratic with the slope and the curvature of `log_factor` at the score, for a step of
-        Newton's method."""
+        """Small variance: the quadratic with slope and curvature of `log_factor`, for a Newton step."""
         _, slope, curvature = self._tangent(score, y)
         precision = curvature.clamp(min=0.0)
         return PseudoObservation(precision, slope + precision * score)
 
     def _tangent(self, score: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """log phi, its derivative and minus its second derivative (of slopes _WIDTH apart), each [..., C]."""
+        """log phi, its derivative and minus its second derivative (from slopes _WIDTH apart), each [..., C]."""
         score, y = torch.broadcast_tensors(score.detach(), y)
         with torch.enable_grad():
             leaf = torch.stack([score - _WIDTH, score, score + _WIDTH]).requires_grad_()
@@ -149,8 +148,10 @@ class Loss(Config, ABC):
     def conjugate(self, tilt: Tensor, y: Tensor) -> Tensor:
         """Duals: g*(-t) = max_f [-t . f - g(f)] at tilts t [..., C], +inf outside its domain.
 
-        [..., C], or [..., 1] where the classes meet. By Fenchel and Young g(f) + g*(-t) + t . f >= 0, with equality
-        at t = -g'(f): the tilt exp(t . f) is what the margin adds to a posterior (docs/derivations/regbayes,
+        It is [..., C], or [..., 1] with a joint factor. By Fenchel and Young g(f) + g*(-t) + t . f >= 0, with equality
+        at
+        t = -g'(f): the tilt exp(t . f) is the factor that the margin contributes to a posterior
+        (docs/derivations/regbayes,
         "Conjugates of the losses").
         """
         return self._box(y).value(tilt)
@@ -163,11 +164,11 @@ class Loss(Config, ABC):
         return self._box(y).best(score, variance)
 
     def feasible(self, tilt: Tensor, y: Tensor) -> Tensor:
-        """Duals: a tilt [..., C] in the domain of the conjugate, the same one if it is there."""
+        """Duals: a tilt [..., C] in the domain of the conjugate; unchanged if it is already there."""
         return self._box(y).clamp(tilt)
 
     def box(self, y: Tensor) -> Box | None:
-        """The whole conjugate of a cost of one score that is made of lines and one parabola; None of any other."""
+        """The conjugate as a `Box`, if the cost of one score consists of lines and one parabola; else None."""
         return None
 
     def _box(self, y: Tensor) -> Box:
@@ -178,10 +179,10 @@ class Loss(Config, ABC):
             raise self.lacking("conjugate", "a dual, and with it SVI(rule='averaging'),", instead)
         return box
 
-    # -- one point alone: numerical, override where there is a closed form ---------------------------------------
+    # -- one point alone: numerical defaults, overridden if there is a closed form -------------------------------------
 
     def log_marginal(self, scale: Tensor, y: Tensor) -> Tensor:
-        """log E phi(y | f) for f ~ N(0, scale^2): the weight of opening a component at a point.
+        """log E phi(y | f) for f ~ N(0, scale^2): the weight of a new component at a point.
 
         The default is the trapezoid rule in f with step scale / 100: phi should not change much within a step.
         """
@@ -189,7 +190,7 @@ class Loss(Config, ABC):
         return torch.cat([log_weights.logsumexp(-1) for _, log_weights in self._tilted(scale, y)]).view(y.shape)
 
     def draw_score(self, scale: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
-        """A score from N(0, scale^2) phi(y | f) / (its integral): the first score of a component just opened.
+        """A draw from N(0, scale^2) phi(y | f) / (its integral): the first score of a new component.
 
         The default interpolates the log density between nodes scale / 100 apart.
         """
@@ -204,7 +205,8 @@ class Loss(Config, ABC):
     def one_point(self, variance: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Small variance: (score, cost) that minimize -log phi(y | f) + f^2 / (2 variance) over f.
 
-        The default zooms in on the best of 65 nodes. As log phi <= 0, f^2 <= -2 variance log phi(y | 0) at the optimum.
+        The default refines around the best of 65 nodes. As log phi <= 0, f^2 <= -2 variance log phi(y | 0) at the
+        optimum.
         """
         variance, y = (tensor.unsqueeze(-1) for tensor in torch.broadcast_tensors(variance, y))
         variance = variance.clamp(min=torch.finfo(variance.dtype).tiny)
@@ -220,7 +222,7 @@ class Loss(Config, ABC):
     def probabilities(self, scores: Tensor) -> Tensor:
         """Class probabilities [..., L] of scores [..., C] (C = 1: L = 2), increasing in each class's own score.
 
-        The default is the factor normalized over the classes: for prediction alone, it is not a part of the model.
+        The default is the factor normalized over the classes, for prediction only; it is not a part of the model.
         """
         if self.target == "real":
             raise NotImplementedError(f"{type(self).__name__} has real targets, no classes: use predict(X).")
@@ -234,13 +236,13 @@ class Loss(Config, ABC):
         return log_odds.softmax(-1)
 
     def moderated(self, score_mean: Tensor, score_var: Tensor) -> Tensor:
-        """Scores [..., C] whose `probabilities` are near the expected ones of uncertain scores; default: the mean."""
+        """Scores [..., C] whose `probabilities` are near the expected ones; by default the mean scores."""
         return score_mean
 
     def expected_probabilities(self, score_mean: Tensor, score_var: Tensor) -> Tensor:
-        """About E probabilities(f) [..., L] for independent Gaussian scores of this mean and variance [..., C].
+        """Approximation of E probabilities(f) [..., L] for independent Gaussian scores with these moments [..., C].
 
-        One score is `moderated`; of several it is the mean over a net of points, the same for all rows.
+        A single score is `moderated`; for several scores it is the mean over a fixed set of points.
         """
         if score_mean.shape[-1] == 1:
             return self.probabilities(self.moderated(score_mean, score_var))
@@ -258,14 +260,14 @@ class Loss(Config, ABC):
         rows = zip(scale.reshape(-1, 1).split(_CHUNK), y.reshape(-1, 1).split(_CHUNK), strict=True)
         return ((nodes, self.log_factor(width * nodes, target) + log_weights) for width, target in rows)
 
-    # -- classes whose scores meet in one factor (Crammer-Singer) override these two -----------------------------
+    # -- overridden by losses with one joint factor of all classes (Crammer-Singer) ------------------------------------
 
     def blocks(self, num_scores: int) -> list[slice]:
-        """Columns of the scores whose classifiers may be updated together."""
+        """Column ranges of the scores; the classifiers of one range are updated together."""
         return [slice(0, num_scores)] if num_scores else []
 
     def reference(self, scores: Tensor, y: Tensor, columns: slice) -> Tensor | float:
-        """Given the other columns, the factor in these columns is a binary factor of (score - reference)."""
+        """The reference [...] such that, given the other columns, the factor is binary in score - reference."""
         return 0.0
 
 
@@ -279,7 +281,7 @@ _READINGS = {
 _ALONE = "Gibbs, SmallVariance, NUTS and Autoguide need log_factor alone"
 _OTHER_SCANS = "take CrammerSinger(), or Gibbs with scan='slice' or scan='blocked'"
 _CHUNK = 128  # rows of nodes at a time, few enough for a cache
-_NUM_POINTS = 64  # of a net in the scores of several classes: within some .02 of their expected probabilities
+_NUM_POINTS = 64  # of a set of points in the scores of several classes; within some .02 of their expected probabilities
 _NUM_ZOOMS = 14  # to 16^-14 of the first radius
-_WIDTH = 1e-2  # in units of the score: a kink has the curvature of a parabola this wide
+_WIDTH = 1e-2  # in units of the score: a kink gets the curvature of a parabola this wide
 _LEAST_PRECISION = 1e-6

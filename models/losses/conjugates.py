@@ -1,8 +1,8 @@
-"""Convex conjugates of costs g(f) = -log phi(y | f), written in the tilt t: a posterior gains the factor exp(t . f).
+"""Convex conjugates of costs g(f) = -log phi(y | f) at tilts t: a posterior gains the factor exp(t . f).
 
-g*(-t) = max_f [-t . f - g(f)] is what a tilt costs in the dual (docs/derivations/regbayes, "Conjugates of the
-losses"). Where it is a parabola on
-an interval, `Box` says all of it; classes that meet in one hinge have `crammer_singer_tilt`.
+g*(-t) = max_f [-t . f - g(f)] is the cost of a tilt in the dual (docs/derivations/regbayes, "Conjugates of the
+losses"). `Box` is a conjugate that is a parabola on an interval; `crammer_singer_tilt` is for one joint hinge of all
+classes.
 """
 
 from __future__ import annotations
@@ -40,19 +40,20 @@ class Box(NamedTuple):
 
 
 def crammer_singer_tilt(score: Tensor, variance: Tensor, y: Tensor, strength: float, margin: float) -> Tensor:
-    """The tilt [..., L] that minimizes -l t_y + sum_m (t_m score_m + variance_m t_m^2 / 2), under
+    """The tilt [..., L] that minimizes -l t_y + sum_m (t_m score_m + variance_m t_m^2 / 2).
 
-    t_m <= 0 for m != y, t_y <= w = 2 c and sum_m t_m = 0: so t_m = min(its bound, (theta - cost_m) / variance_m), with
-    cost_m = score_m - l 1[m = y], and theta is found between the values at which entries reach their bounds.
+    The constraints are t_m <= 0 for m != y, t_y <= w = 2 c and sum_m t_m = 0. So t_m = min(its bound,
+    (theta - cost_m) / variance_m) with cost_m = score_m - l 1[m = y], and theta is found between the values at which
+    entries reach their bounds.
     """
     own = y > 0
     bound = torch.where(own, 2.0 * strength, torch.zeros_like(score))
     cost = score - margin * own
-    cost = cost - torch.where(own, cost, 0.0).sum(-1, keepdim=True)  # theta takes a common shift
+    cost = cost - torch.where(own, cost, 0.0).sum(-1, keepdim=True)  # theta absorbs a common shift
     variance = variance.clamp(min=_LEAST_VARIANCE * margin / (2 * strength)).expand_as(score)
     ends, order = (cost + variance * bound).sort(-1)
     rate, pull, bounds = (part.gather(-1, order) for part in (1 / variance, cost / variance, bound))
-    # sums over the entries below their bounds, and over those at them, if theta is at the start of each interval
+    # sums over the entries below their bounds, and over those at them, with theta at the start of each interval
     rates, pulls = (part.flip(-1).cumsum(-1).flip(-1) for part in (rate, pull))
     reached = bounds.cumsum(-1) - bounds
     below = (reached + ends * rates - pulls < 0).sum(-1, keepdim=True)  # ends at which the entries sum to less than 0
@@ -62,10 +63,10 @@ def crammer_singer_tilt(score: Tensor, variance: Tensor, y: Tensor, strength: fl
 
 
 def balanced(tilt: Tensor, y: Tensor, most: float) -> Tensor:
-    """Tilts [..., L] that sum to 0, of `most` at most for the class of the row and at most 0 for the others."""
+    """Tilts [..., L] that sum to 0: at most `most` for the class of the row, and at most 0 for the others."""
     others = torch.where(y > 0, 0.0, tilt.clamp(max=0.0))
     own = -others.sum(-1, keepdim=True)
     return torch.where(y > 0, own, others) * (most / own.abs()).clamp(max=1.0)  # 1 / -0 would be -inf
 
 
-_LEAST_VARIANCE = 1e-8  # in units of margin / w: where the tilt is at a bound for any smaller one
+_LEAST_VARIANCE = 1e-8  # in units of margin / w: with a smaller variance the tilt is at a bound anyway

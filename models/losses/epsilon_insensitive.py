@@ -56,7 +56,7 @@ class EpsilonInsensitive(Loss):
         return self._log_pieces(*torch.broadcast_tensors(positive(scale), y.abs())).logsumexp(-1)
 
     def draw_score(self, scale: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
-        """One of three pieces of f sign(y), each a truncated normal: below, inside and above the tube."""
+        """A draw of f sign(y) from one of three pieces, each a truncated normal: below, inside and above the tube."""
         scale, y = torch.broadcast_tensors(positive(scale), y)
         cumulative = self._log_pieces(scale, y.abs()).softmax(-1).cumsum(-1)
         level = uniforms(y.shape, generator)
@@ -71,7 +71,7 @@ class EpsilonInsensitive(Loss):
         return torch.where(y < 0, -score, score)
 
     def draw_target(self, score: Tensor, generator: torch.Generator) -> Tensor:
-        """Uniform inside the tube, whose mass is 2 c eps times that of the exponential tails of rate 2 c."""
+        """Draw y, uniform inside the tube, whose mass is 2 c eps times that of the exponential tails of rate 2 c."""
         side, piece, level = uniforms((3, *score.shape), generator)
         rate = 2 * self.strength
         inside = piece * (1 + rate * self.epsilon) < rate * self.epsilon
@@ -92,7 +92,7 @@ class EpsilonInsensitive(Loss):
         return y - score - self.epsilon, score - y - self.epsilon
 
     def _widths(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """E slack^2 of both hinges and its floored root."""
+        """For both hinges: E slack^2, and its root with a lower limit."""
         squares = [slack.square() + score_var for slack in self._slacks(score_mean, y)]
         return [(square, square.clamp(min=(1e-4 / self.strength) ** 2).sqrt()) for square in squares]
 
@@ -122,7 +122,7 @@ register_compiled(EpsilonInsensitive, CompiledEpsilonInsensitive)
 def _log_share(near: Tensor, width: Tensor) -> Tensor:
     """log P(Z < near + width | Z > near) of a standard normal Z, for near >= -width / 2.
 
-    A narrow interval, whose ends' tails would cancel, by the midpoint rule with its next term.
+    For a narrow interval the difference of the tails would cancel; it uses the midpoint rule with its next term.
     """
     far, middle = near + width, near + width / 2
     log_ratio = torch.where(

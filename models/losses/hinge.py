@@ -71,7 +71,7 @@ class Hinge(Loss):
         return Box(self.margin * y, bound.clamp(max=0.0), bound.clamp(min=0.0))
 
     def _width(self, score_mean: Tensor, score_var: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """E slack, E slack^2 and its floored root, the mode of q(omega) in units of 1 / c."""
+        """E slack, E slack^2 and its root with a lower limit, the mode of q(omega) in units of 1 / c."""
         slack = (-y * score_mean).add_(self.margin)
         square = torch.addcmul(score_var, slack, slack)
         return slack, square, square.clamp(min=(1e-4 * self.margin) ** 2).sqrt_()
@@ -81,7 +81,7 @@ class Hinge(Loss):
         return (square / width).add_(width).div_(2).add_(slack).mul_(-self.strength)
 
     def _observe(self, precision: Tensor, y: Tensor) -> PseudoObservation:
-        """With shift y (c + l precision)."""
+        """The pseudo-observation with this precision and shift y (c + l precision)."""
         return PseudoObservation(precision, (self.margin * precision).add_(self.strength).mul_(y))
 
 
@@ -93,7 +93,7 @@ class CompiledHinge(NamedTuple):
         return -2.0 * self.strength * max(0.0, self.margin - y * score)
 
     def observe(self, score, y, half, uniform):
-        """The precision of `Hinge.augment`, from |N(0, 1)| / 2 and a uniform number as in `inverse_gaussian`; shift."""
+        """The precision and shift of `Hinge.augment`, from |N(0, 1)| / 2 and a uniform draw."""
         violation = self.strength * abs(self.margin - y * score)
         root = math.sqrt(violation + half * half) + half
         root *= root
@@ -109,10 +109,11 @@ register_compiled(Hinge, CompiledHinge)
 
 
 def draw_inverse_omega(violation: Tensor, generator: torch.Generator) -> Tensor:
-    """1 / omega [...] of p(omega) prop. to omega^(-1/2) exp(-(omega - violation)^2 / (2 omega)), c |slack| >= 0 [...].
+    """Draws of 1 / omega [...], p(omega) prop. to omega^(-1/2) exp(-(omega - violation)^2 / (2 omega)), c |slack| >= 0.
 
-    At violation 0 the law has no mean; draws beyond 0.01 / eps of the dtype, which already pin the score to the kink
-    within rounding, are cut there so that a Cholesky factorization survives them.
+    At violation 0 the law has no mean. Draws beyond 0.01 / eps of the dtype, which already fix the score at the kink
+    within
+    rounding, are cut there, so that a Cholesky factorization still works.
     """
     return inverse_gaussian(1 / violation, generator).clamp(max=0.01 / torch.finfo(violation.dtype).eps)
 

@@ -54,12 +54,12 @@ class Logistic(Loss):
         return torch.where(uniforms(scale.shape, generator) < torch.sigmoid(y * score), score, -score)
 
     def one_point(self, variance: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The optimum f solves y f = variance sigma(-y f): Newton in log(y f), monotone from above."""
+        """The optimum f solves y f = variance sigma(-y f); Newton's method in log(y f), monotone from above."""
         variance, y = torch.broadcast_tensors(variance.clamp(min=torch.finfo(variance.dtype).tiny), y)
         log_score = torch.minimum(variance / 2, torch.log1p(variance)).log()
         for _ in range(_NEWTON_STEPS):
             score = log_score.exp()
-            excess = log_score - logsigmoid(-score) - variance.log()  # softplus would round early
+            excess = log_score - logsigmoid(-score) - variance.log()  # softplus would round too early
             log_score = log_score - excess / (1 + score * torch.sigmoid(score))
         score = log_score.exp()
         return y * score, score * (score / variance) / 2 - logsigmoid(score)
@@ -70,10 +70,9 @@ class Logistic(Loss):
         return -torch.special.entr(share) - torch.special.entr(1 - share)
 
     def best_tilt(self, score: Tensor, variance: Tensor, y: Tensor) -> Tensor:
-        """y sigma(-m) at the root of m = y score + variance sigma(-m): Newton, monotone on either side of 0.
+        """y sigma(-m) at the root of m = y score + variance sigma(-m); Newton's method, monotone on either side of 0.
 
-        It goes by about 1 a step where the sigmoid is exponential, up to the log of the variance, and then doubles the
-        digits.
+        Where the sigmoid is exponential a step is about 1, up to the log of the variance; then the digits double.
         """
         start, score = torch.zeros_like(score * y + variance), y * score
         rises = score + variance / 2 > 0
@@ -98,5 +97,5 @@ _NEWTON_STEPS = 8  # from the right of a convex function: exact to rounding for 
 
 
 def _width(score_mean: Tensor, score_var: Tensor) -> Tensor:
-    """sqrt(E f^2), kept away from 0 / 0."""
+    """sqrt(E f^2) [...], with a lower limit against 0 / 0."""
     return (score_mean.square() + score_var).clamp(min=torch.finfo(score_mean.dtype).tiny).sqrt()

@@ -1,4 +1,4 @@
-"""Several classes: one binary loss for each (`OneVsRest`), or one factor in which all scores meet (`CrammerSinger`)."""
+"""Losses of several classes: one binary loss for each (`OneVsRest`), or one joint factor (`CrammerSinger`)."""
 
 from __future__ import annotations
 
@@ -62,20 +62,22 @@ class CrammerSinger(Loss):
         return others - self.margin * (1 - sign) / 2 - sign * self.margin
 
     def augment(self, score: Tensor, y: Tensor, generator: torch.Generator) -> PseudoObservation:
-        """For one class score less its reference, as `majorize`."""
+        """For one class score minus its reference, as `majorize`."""
         return Hinge(self.strength, self.margin).augment(score, y, generator)
 
     def majorize(self, score: Tensor, y: Tensor) -> PseudoObservation:
         return Hinge(self.strength, self.margin).majorize(score, y)
 
     def log_marginal(self, scale: Tensor, y: Tensor) -> Tensor:
-        """The hinge's integral in f_y, averaged over the largest of the other scores (docs/derivations/mixtures, "A
-        component with one point")."""
+        """The hinge's integral over f_y, averaged over the largest other score.
+
+        Source: docs/derivations/mixtures, "A component with one point".
+        """
         rows = scale.split(_CHUNK)
         return torch.cat([self._log_largest(row, y.shape[-1] - 1)[1].logsumexp(-1, keepdim=True) for row in rows])
 
     def draw_score(self, scale: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
-        """The largest of the other scores, then the score of the class given it, then the rest below it."""
+        """Draw the largest of the other scores, then the own score given it, then the rest below it."""
         num_others = y.shape[-1] - 1
         largest = draw_interpolated(*self._log_largest(scale, num_others), generator).unsqueeze(-1)
         own = draw_hinge(self.strength, self.margin + scale * largest, scale, generator)
@@ -123,7 +125,7 @@ class CrammerSinger(Loss):
 
 
 class CompiledCrammerSinger(NamedTuple):
-    """Numbers and the factor of all scores [C] of a row for compiled code."""
+    """The compiled form: the loss's numbers and the factor of all scores [C] of a row."""
 
     strength: float
     margin: float

@@ -1,7 +1,7 @@
-"""Normal densities tilted by a margin factor: the integrals and draws that one-point components need.
+"""Normal densities tilted by a margin factor: the integrals and draws for components with one point.
 
-A hinge exp(-2 c max(0, l - f)) splits N(0, s^2) into a tail f > l that stays as it is and a tail f < l that becomes a
-shifted normal, so its integral and its draws need only normal tails. All functions stay finite for any c, l, s.
+A hinge exp(-2 c max(0, l - f)) splits N(0, s^2) into an unchanged tail f > l and a tail f < l that becomes a shifted
+normal, so its integral and its draws need only normal tails. All functions stay finite for any c, l, s.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ def log_linear_tail(strength: float, margin: Tensor | float, scale: Tensor) -> T
 
 
 def log_hinge_integral(strength: float, margin: Tensor | float, scale: Tensor) -> Tensor:
-    """log E exp(-2 c max(0, margin - f)) [...] for f ~ N(0, scale^2); any sign of the margin
-    (docs/derivations/mixtures, "A component with one point")."""
+    """log E exp(-2 c max(0, margin - f)) [...] for f ~ N(0, scale^2), with a margin of any sign.
+
+    Source: docs/derivations/mixtures, "A component with one point".
+    """
     return torch.logaddexp(log_normal_tail(margin, scale), log_linear_tail(strength, margin, scale))
 
 
@@ -55,9 +57,9 @@ def log_survival_ratio(bound: Tensor, excess: Tensor) -> Tensor:
 
 
 def normal_excess(bound: Tensor, log_level: Tensor) -> Tensor:
-    """e >= 0 [...] with P(Z > bound + e | Z > bound) = exp(log_level): at a uniform level a draw of the excess.
+    """e >= 0 [...] with P(Z > bound + e | Z > bound) = exp(log_level): a draw of the excess if the level is uniform.
 
-    For bound > 0, where a difference of quantiles would cancel, by Newton's method on the log survival function.
+    For bound > 0 a difference of quantiles would cancel; Newton's method on the log survival function is used instead.
     """
     tiny = torch.finfo(bound.dtype).tiny
     start, log_level = bound.clamp(min=0.0), log_level.clamp(min=math.log(tiny))
@@ -81,9 +83,9 @@ def normal_rule(like: Tensor, step: float) -> tuple[Tensor, Tensor]:
 
 
 def normal_net(like: Tensor, number: int) -> Tensor:
-    """Points [number, C] that stand for N(0, I) in the last dimension of `like` [..., C], with each its mirror image.
+    """Points [number, C] that represent N(0, I) in the last dimension of `like` [..., C], each with its mirror image.
 
-    They are those of a scrambled Sobol net, always the same: means over them are smooth in what is averaged.
+    They are a fixed scrambled Sobol net, so that means over them are smooth functions of the integrand's parameters.
     """
     net = torch.quasirandom.SobolEngine(like.shape[-1], scramble=True, seed=0).draw(number // 2, dtype=torch.float64)
     least = torch.finfo(torch.float64).eps
@@ -92,14 +94,14 @@ def normal_net(like: Tensor, number: int) -> Tensor:
 
 
 def draw_interpolated(nodes: Tensor, log_density: Tensor, generator: torch.Generator) -> Tensor:
-    """Draws [...] from log densities [..., G] given at nodes [G], linear in between.
+    """Draws [...] from log densities [..., G] given at nodes [G], with linear interpolation.
 
-    A constant curvature of the log density leaves the masses of the intervals exact, so that the error is far below
-    the square of the step.
+    A constant curvature of the log density leaves the masses of the intervals exact, so that the error is far below the
+    square of the step.
     """
     log_density = (log_density - log_density.amax(-1, keepdim=True)).clamp(min=-80.0)
     density, rise = log_density.exp(), log_density.diff()
-    flat = rise.abs() < 1e-3  # where the exact mean of the ends, their difference over the rise, would cancel
+    flat = rise.abs() < 1e-3  # here the exact mean, the ends' difference over the rise, would cancel
     mean = torch.where(flat, density[..., :-1] * (1 + rise / 2), density.diff() / rise)
     cumulative = torch.cumsum(mean * nodes.diff(), -1)
     level = uniforms((*rise.shape[:-1], 2), generator).to(rise)
@@ -111,5 +113,5 @@ def draw_interpolated(nodes: Tensor, log_density: Tensor, generator: torch.Gener
 
 
 def positive(scale: Tensor) -> Tensor:
-    """Scales [...] kept away from 0, so far below any margin that a score drawn there is 0 within rounding."""
+    """Scales [...] with a lower limit, so far below any margin that a score drawn there is 0 within rounding."""
     return scale.clamp(min=torch.finfo(scale.dtype).tiny ** 0.5)

@@ -1,4 +1,4 @@
-"""Losses built on another one: all readings handed on (`WrappedLoss`), or 0 where a target is missing (`Masked`)."""
+"""Losses built on another loss: with all methods delegated (`WrappedLoss`), or 0 for missing targets (`Masked`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .hinge import Hinge
 
 
 class WrappedLoss(Loss):
-    """What is read of the loss is that of its field `loss`, on scores [..., C] and targets that broadcast with them."""
+    """Delegates every method to its field `loss`, on scores [..., C] and targets that broadcast with them."""
 
     loss: Loss
 
@@ -37,11 +37,11 @@ for _name in _HANDED_ON.split():
 
 
 class HandedOn:
-    """The compiled form of the inner loss; compiled code leaves missing targets out of itself."""
+    """The compiled form of the inner loss; compiled code skips missing targets itself."""
 
     @staticmethod
     def of(loss: WrappedLoss) -> Any:
-        """The form of the inner loss with its numbers; None where it has none."""
+        """The form of the inner loss with its numbers; None if it has none."""
         return compiled_loss(loss.loss)
 
 
@@ -49,8 +49,9 @@ class HandedOn:
 class Masked(WrappedLoss):
     """A `loss` whose targets may be NaN: phi = 1 there, so that precision, shift, log integral and cost are 0.
 
-    Where the scores of all classes meet in one factor, a row with a missing target [..., C] has no known one. The inner
-    loss sees a legal target in place of NaN (0 * NaN is NaN, in gradients too); what it says of it is dropped.
+    With one joint factor of all classes, a row with any missing target [..., C] counts as missing. The inner loss gets
+    a
+    legal target in place of NaN (0 * NaN is NaN, in gradients too), and its result is discarded.
     """
 
     loss: Loss = field(default_factory=Hinge)
@@ -86,7 +87,7 @@ class Masked(WrappedLoss):
         return self._read(y, partial(self.loss.log_marginal, scale))
 
     def draw_score(self, scale: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
-        """Where the target is missing, a score of the prior N(0, scale^2)."""
+        """As the inner loss; a draw from the prior N(0, scale^2) for a missing target."""
         known, y = self._known(y)
         score = self.loss.draw_score(scale, y, generator)
         return torch.where(known, score, scale * normals(score.shape, generator, score))
@@ -100,7 +101,7 @@ class Masked(WrappedLoss):
         return self.loss.reference(scores, self._known(y)[1], columns)
 
     def conjugate(self, tilt: Tensor, y: Tensor) -> Tensor:
-        """Where the target is missing, 0 at tilt 0 and +inf elsewhere."""
+        """As the inner loss; for a missing target 0 at tilt 0 and +inf elsewhere."""
         known, legal = self._known(y)
         other = (tilt != 0).any(-1, keepdim=True) if self.meets else tilt != 0
         missing = torch.where(other, torch.inf, torch.zeros((), dtype=tilt.dtype, device=tilt.device))
@@ -121,13 +122,13 @@ class Masked(WrappedLoss):
         return Box(linear, lower, upper, box.curvature, box.tube)
 
     def _known(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Which targets are known, [..., C] or [..., 1], and y with legal targets in place of the others."""
+        """Whether each target is known, [..., C] or [..., 1], and y with legal targets in place of missing ones."""
         known = ~y.isnan()
         if not self.meets:
             return known, torch.where(known, y, 1.0)
         known = known.all(-1, keepdim=True)
         legal = -torch.ones_like(y)
-        legal[..., :1] = 1.0  # one class of each row, as in a row that is known
+        legal[..., :1] = 1.0  # one class for each row, as in a known row
         return known, torch.where(known, y, legal)
 
     def _read(self, y: Tensor, reading: Callable[[Tensor], Tensor]) -> Tensor:
@@ -143,5 +144,5 @@ register_compiled(Masked, HandedOn)
 
 
 def masked(loss: Loss) -> Loss:
-    """The loss on targets of which some are missing: itself if it takes them."""
+    """The loss for targets of which some are missing; the same loss if it takes missing targets already."""
     return loss if loss.takes_missing else Masked(loss)

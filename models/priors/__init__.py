@@ -1,4 +1,4 @@
-"""Priors over latent structure, one file each; `base` states the interface of those over partitions."""
+"""Priors over latent structure; `base` states the interface of priors over partitions."""
 
 from .base import Hyper, PartitionPrior, StickExpectations
 from .beta_bernoulli import BetaBernoulli

@@ -31,7 +31,7 @@ from .sticks import log_beta, log_labelled_prior
 
 
 class StickExpectations(NamedTuple):
-    """What SVI needs of q(h): expectations of the prior Beta parameters of the T - 1 sticks."""
+    """Expectations under q(h) that SVI needs, of the prior's Beta parameters of T - 1 sticks."""
 
     a: Tensor  # [T - 1]
     b: Tensor  # [T - 1]
@@ -41,14 +41,16 @@ class StickExpectations(NamedTuple):
 
 
 class PartitionPrior(HyperPrior):
-    """A prior over partitions of exchangeable points, of Gibbs type: weights depend on sizes and on (N, K) alone."""
+    """A prior over partitions of Gibbs type: weights depend only on block sizes and on (N, K)."""
 
-    # -- what a prior defines --------------------------------------------------------------------------------------
+    # -- methods that a prior defines ----------------------------------------------------------------------------------
 
     @abstractmethod
     def urn(self, h: Hyper, num_data: int, capacity: int) -> tuple[Tensor, Tensor]:
-        """Log weights, for the last of N points, [N + 1] of a block by its size (1..N; entry 0 is of no use) and
-        [capacity + 1] of a new one by the number of blocks (1..; entry 0 is of no use)."""
+        """Log weights of the urn for the last of N points: of a block by its size, and of a new block.
+
+        They are [N + 1] by the size 1..N, and [capacity + 1] by the number of blocks 1..capacity; entries 0 are unused.
+        """
 
     @abstractmethod
     def log_partition(self, counts: Tensor, h: Hyper) -> Tensor:
@@ -61,8 +63,7 @@ class PartitionPrior(HyperPrior):
         raise NotImplementedError(f"{self.lacks('sticks')}.")
 
     def sample_sticks(self, truncation: int, like: Tensor) -> Tensor:
-        """Sites of the Pyro program, in the dtype of `like` [...]: those of `sample`, and `sticks` [T - 1], which it
-        returns."""
+        """Sample the sites of `sample`, and `sticks` [T - 1], which it returns, in the dtype of `like` [...]."""
         a, b = self.sticks(self.sample(like), truncation)
         with pyro.plate("sticks_plate", truncation - 1):
             return pyro.sample("sticks", dist.Beta(a, b))
