@@ -1,6 +1,6 @@
-"""The machine: where compiled code serves, whether there is room in memory, and how many threads an operation has.
+"""The machine: devices, memory, and the number of threads of an operation.
 
-Where code asks `host.on_cpu(X)`, by the module, a test may run what a GPU would run on tensors of a CPU.
+Callers write `host.on_cpu(X)`, with the module's name, so that a test can run a GPU's code path on tensors of a CPU.
 """
 
 from __future__ import annotations
@@ -29,14 +29,18 @@ def on_cpu(like: _Placed) -> bool:
 
 
 def looks(like: _Placed, step: int) -> bool:
-    """Whether a loop asks after this step, from 0, if it may end: always, or on a GPU, where the host would wait, in
-    every fourth."""
+    """Whether a loop should check after this step, from 0, if it may end.
+
+    On a CPU it always should; on a GPU, where the host would wait, in every fourth step.
+    """
     return on_cpu(like) or step % 4 == 3
 
 
 def answers(flags: Iterable[torch.Tensor], like: _Placed) -> Iterator[bool]:
-    """Whether each of some flags [] is true: one after another, as they are asked for; on a GPU, where the host would
-    wait for each, all at once."""
+    """The values of some flags [], on a CPU one by one as they are needed.
+
+    On a GPU, where the host would wait for each, they are fetched together.
+    """
     if on_cpu(like):
         return map(bool, flags)
     known = list(flags)
@@ -44,12 +48,12 @@ def answers(flags: Iterable[torch.Tensor], like: _Placed) -> Iterator[bool]:
 
 
 def require_room(name: str, value: Any, num_bytes: float, device: Any = "cpu", *, mend: str = "") -> None:
-    """Raise ValueError if an argument asks for more bytes than the machine, or the GPU of `device`, has in all.
+    """Raise ValueError if an argument needs more bytes than the machine, or the GPU of `device`, has in all.
 
     Parameters
     ----------
     name, value : the argument
-    num_bytes : the least that what it asks for takes
+    num_bytes : the least memory that it needs
     mend : what to do; "": take a smaller one
     """
     device = torch.device(device)
@@ -62,16 +66,16 @@ def require_room(name: str, value: Any, num_bytes: float, device: Any = "cpu", *
 
 
 class _Shared:
-    """How many contexts of one thread there are, and how many threads there were before the first."""
+    """The number of active contexts, and the number of threads before the first."""
 
     lock, running, before = Lock(), 0, 1
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """A context in which operations have one thread: on chunks of rows they are over before others are awake.
+    """A context in which operations use one thread: on chunks of rows they end before other threads would start.
 
-    Where other programs have the cores, an operation waits for its threads many times as long as it computes.
+    If other programs use the cores, an operation waits for its threads many times as long as it computes.
     """
     with _Shared.lock:
         if not _Shared.running:
@@ -88,7 +92,7 @@ def one_thread() -> Iterator[None]:
 
 @cache
 def _room(device: torch.device) -> float:
-    """Bytes of memory in all, used or free; infinite where the system does not say."""
+    """The bytes of memory in all, used or free; inf if the system does not report them."""
     if device.type == "cuda":
         return float(torch.cuda.get_device_properties(device).total_memory)
     try:
@@ -96,7 +100,7 @@ def _room(device: torch.device) -> float:
     except (AttributeError, ValueError, OSError):
         return float("inf")
     try:
-        return min(machine, float(_LIMIT.read_text()))  # of a container
+        return min(machine, float(_LIMIT.read_text()))  # the limit of a container
     except (OSError, ValueError):
         return machine
 

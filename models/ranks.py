@@ -1,6 +1,6 @@
-"""The ranks of a fit: processes that hold some of the rows each, and all of the components. Outside such a fit: none.
+"""The ranks of a fit: processes each of which holds some of the rows, and all of the components.
 
-`regbayes.inference.distributed` says what kernels do with them; models ask through the sums of `sums` alone.
+`regbayes.inference.distributed` describes how kernels use ranks; models use only the sums of the module `sums`.
 """
 
 from __future__ import annotations
@@ -31,39 +31,39 @@ class Ranks:
     """A process group of torch.distributed, among whose ranks the rows of a fit are split."""
 
     group: Any
-    name: str = ""  # of the fit, the same on all of them and of no other fit
-    doors: tuple[tuple[str, int], ...] = ()  # host and port of each, where it can be reached as long as it takes part
+    name: str = ""  # of the fit: the same on all ranks, and different from that of any other fit
+    doors: tuple[tuple[str, int], ...] = ()  # host and port of each, open as long as it takes part
 
     @cached_property
     def number(self) -> int:
-        """Which of the ranks this is, from 0 on."""
+        """The number of this rank, from 0 on."""
         return int(torch.distributed.get_rank(self.group))
 
     @cached_property
     def size(self) -> int:
-        """How many there are."""
+        """The number of ranks."""
         return int(torch.distributed.get_world_size(self.group))
 
     @cached_property
     def device(self) -> torch.device:
-        """Where tensors must be that they exchange."""
+        """The device on which tensors must be to be exchanged."""
         on_gpu = torch.distributed.get_backend(self.group) == "nccl"
         return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum [...] of the tensors of all ranks, the same bits on each."""
+        """The sum [...] of the tensors of all ranks, bitwise the same on each rank."""
         return self._reduced(tensor, torch.distributed.ReduceOp.SUM)
 
     def largest(self, tensor: Tensor) -> Tensor:
-        """The largest entries [...] among the tensors of all ranks."""
+        """The elementwise maximum [...] of the tensors of all ranks."""
         return self._reduced(tensor, torch.distributed.ReduceOp.MAX)
 
     def each(self, works: list[Callable[[], T]]) -> list[T]:
-        """What each of some functions gives, the same on all ranks."""
+        """The results of several functions, the same on all ranks."""
         return [work() for work in works]
 
     def objects(self, own: Any) -> list[Any]:
-        """What each rank has, in their order; for what is exchanged now and then."""
+        """The objects of all ranks, in order; for rare exchanges."""
         found = [None] * self.size
         with self.answering():
             torch.distributed.all_gather_object(found, own, self.group)
@@ -78,12 +78,12 @@ class Ranks:
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Raises RankLost, with the ranks that are gone, where an exchange fails."""
+        """A context that raises RankLost, naming the lost ranks, if an exchange fails."""
         try:
             yield
         except RuntimeError as error:
             gone = list[int]()
-            for _ in range(_TRIES):  # what has just ended may look alive
+            for _ in range(_TRIES):  # a process that has just ended may still seem alive
                 time.sleep(_MOMENT)
                 if gone := [rank for rank, door in enumerate(self.doors) if rank != self.number and not _opens(door)]:
                     break
@@ -101,8 +101,8 @@ def meeting(group: Any) -> Iterator[Ranks]:
 
     Raises
     ------
-    ValueError    if it is no group that this process is in.
-    RankLost      if a rank does not come.
+    ValueError    if it is not a process group that includes this process.
+    RankLost      if a rank does not join.
     """
     dist = torch.distributed
     if not (dist.is_available() and dist.is_initialized() and isinstance(group, dist.ProcessGroup)):
@@ -116,14 +116,14 @@ def meeting(group: Any) -> Iterator[Ranks]:
         doors, names = zip(*Ranks(group).objects(own), strict=True)
         yield Ranks(group, names[0], doors)
     except RankLost:
-        door.detach()  # open until the process ends, or others would take this rank for the one that is lost
+        door.detach()  # kept open until the process ends, or others would take this rank for the lost one
         raise
     finally:
         door.close()
 
 
 def _opens(door: tuple[str, int]) -> bool:
-    """Whether a process listens there: its system answers, whatever it does."""
+    """Whether a process listens at this host and port; its operating system answers, whatever the process does."""
     try:
         socket.create_connection(door, _PATIENCE).close()
     except OSError:
@@ -131,4 +131,4 @@ def _opens(door: tuple[str, int]) -> bool:
     return True
 
 
-_TRIES, _MOMENT, _PATIENCE = 10, 0.1, 5.0  # seconds
+_TRIES, _MOMENT, _PATIENCE = 10, 0.1, 5.0  # the last two in seconds

@@ -1,4 +1,4 @@
-"""Linear scores of rows under the classifiers of components: the one product that every backend takes."""
+"""Linear scores of rows under the classifiers of components, as one matrix product for all backends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def own_scores(features: Tensor, weights: Tensor, assignments: Tensor) -> Tensor
     """Scores [N, C] of rows [N, P] under the classifiers [K, P, C] of their own components [N]."""
     found = features.new_empty(len(features), weights.shape[2])
     rows_of_weights = weights.mT.contiguous()
-    # chunks of rows whose numbers fit a core's cache, or fill a GPU
+    # chunks of rows that fit a core's cache, or fill a GPU
     step = max(1, (2**17 if host.on_cpu(features) else 2**25) // max(1, weights[0].numel()))
     for start in range(0, len(features), step):
         rows = slice(start, start + step)

@@ -1,4 +1,4 @@
-"""What the models of state sequences share: the truncated Pyro program, and what kernels ask of a model."""
+"""The common part of models of state sequences: the truncated Pyro program, and the methods that kernels call."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from .scores import scores
 
 @dataclass(frozen=True, eq=False)
 class Sequences(Spread):
-    """What the kernels see of B sequences with N steps in all, M of them observed."""
+    """The kernels' view of B sequences with N steps in all, of which M are observed."""
 
     points: Data  # of the M observed steps
-    steps: Tensor  # [M] int64, the step 0..N-1 of every observed one
+    steps: Tensor  # [M] int64, the index 0..N-1 of each observed step
     lengths: list[int]
 
     @property
@@ -34,7 +34,7 @@ class Sequences(Spread):
 
     @property
     def features(self) -> Tensor:
-        """What hyperplanes see of the observed steps [M, P]."""
+        """The features [M, P] that hyperplanes see of the observed steps."""
         return self.points.features
 
     @property
@@ -53,13 +53,13 @@ class Sequences(Spread):
         return labels if len(self.steps) == len(labels) else labels[self.steps]
 
     def spread(self, rows: Tensor) -> Tensor:
-        """[N, ...] with the rows [M, ...] at the observed steps and 0 at the missing ones."""
+        """A table [N, ...] with the rows [M, ...] at the observed steps, and 0 at the missing ones."""
         if len(rows) == self.num_data:
             return rows
         return rows.new_zeros(self.num_data, *rows.shape[1:]).index_copy(0, self.steps, rows)
 
     def sequences(self, chosen: list[int]) -> Sequences:
-        """The data of some of the sequences."""
+        """The data of the sequences with the indices `chosen`."""
         labels = (
             torch.arange(len(self.lengths))
             .repeat_interleave(torch.tensor(self.lengths, dtype=torch.int64))
@@ -76,7 +76,7 @@ class Sequences(Spread):
 
 
 class StateSpace(Model):
-    """What the infinite hidden Markov models share: the truncated Pyro program and what kernels ask of a model.
+    """Base class of infinite hidden Markov models.
 
     Shapes: N steps, M of them observed, D columns, P features, C scores, T = `truncation` states.
     """
@@ -89,11 +89,11 @@ class StateSpace(Model):
     def rows(
         self, X: Any, lengths: Any = None, *, min_rows: int = 1, like: Tensor | None = None
     ) -> tuple[Tensor, list[int], Tensor]:
-        """What `as_sequences` reads of X [N, D], each row after its `lags` rows before it (see `lagged`)."""
+        """As `as_sequences` for X [N, D], with each row joined to the `lags` rows before it (see `lagged`)."""
         options: dict[str, Any] = {"num_features": self.num_features, "like": like}
         rows, sizes, observed = as_sequences(X, lengths, min_rows=min_rows, **options)
         if min_rows and self.lags >= max(sizes):
-            observed = torch.zeros_like(observed)  # no step has so many before it
+            observed = torch.zeros_like(observed)  # no step has so many steps before it
         else:
             require_room("lags", self.lags, rows.nbytes * (self.lags + 1), rows.device)
             rows, observed = lagged(rows, sizes, observed, self.lags)
@@ -111,7 +111,7 @@ class StateSpace(Model):
         return rows
 
     def resolve(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Self:
-        """As `Model.resolve`, from rows X [N, (lags + 1) D] as `rows` gives them."""
+        """As `Model.resolve`, from rows X [N, (lags + 1) D] as `rows` returns them."""
         if not self.lags:
             return super().resolve(X, y, weights)
         X, model = as_features(X), self.checked()
@@ -139,7 +139,7 @@ class StateSpace(Model):
         return model, model.data(X, lengths)
 
     def without_hyperplanes(self) -> StateSpace:
-        """The model that is left for nu -> 0 where states repel; else the model itself."""
+        """The model that remains as nu -> 0 if states repel; else the model itself."""
         return self
 
     def __call__(self, X: Any, lengths: Any = None) -> None:
@@ -168,10 +168,11 @@ class StateSpace(Model):
 
 
 def lagged(rows: Tensor, sizes: list[int], observed: Tensor, lags: int) -> tuple[Tensor, Tensor]:
-    """(rows (x_{t-1}, ..., x_{t-lags}, x_t) [N, (lags + 1) D], 0 where missing, observed [N]) of rows [N, D].
+    """Rows (x_{t-1}, ..., x_{t-lags}, x_t) [N, (lags + 1) D], 0 where missing, and observed [N], from rows [N, D].
 
-    A step counts as observed if all of these are, within its own sequence: the model is conditional on the first rows
-    of every sequence, and says nothing of the rows right after a missing one.
+    A step counts as observed if all these rows are observed and in the same sequence: the model is conditional on the
+    first
+    rows of every sequence, and does not model the rows right after a missing one.
     """
     if not lags:
         return rows, observed

@@ -1,4 +1,4 @@
-"""Rows of counts that are mostly zero, in compressed form, and the sums that families take over rows of either form."""
+"""Rows of counts that are mostly zero, in compressed form, and sums over dense or sparse rows."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from .sums import row_chunks
 
 @dataclass(frozen=True, eq=False)
 class SparseRows:
-    """A matrix [N, D] without its zeros (CSR). It acts as a tensor wherever families, kernels and checks ask it.
+    """A matrix [N, D] without its zeros (CSR), with the methods of a tensor that families, kernels and checks use.
 
-    Row n has values[starts[n] : starts[n + 1]] in the columns of the same places, in any order and without duplicates.
+    Row n has values[starts[n] : starts[n + 1]] in the columns at the same positions, in any order and without
+    duplicates.
     """
 
     starts: Tensor  # [N + 1] int64, from 0 to nnz
@@ -33,14 +34,14 @@ class SparseRows:
 
     ndim = 2
     is_sparse = True
-    # those of the values
+    # taken from the values
     dtype, device, is_cuda, new_zeros, new_ones = (
         property(attrgetter(f"values.{name}")) for name in ("dtype", "device", "is_cuda", "new_zeros", "new_ones")
     )
 
     @classmethod
     def of(cls, X: Any) -> SparseRows:
-        """From a tensor [N, D], dense, CSR or COO, or a scipy matrix in any format; sparse rows as they are."""
+        """Convert a tensor [N, D], dense, CSR or COO, or any scipy matrix; sparse rows are returned unchanged."""
         if isinstance(X, cls):
             return X
         if isinstance(X, Tensor) and X.layout == torch.strided:
@@ -48,11 +49,11 @@ class SparseRows:
             starts = torch.searchsorted(row, torch.arange(len(X) + 1, device=row.device))
             return cls(starts, columns, X[row, columns], X.shape[1])
         if isinstance(X, Tensor):
-            X = X.detach().to_sparse_csr()  # also sums duplicates
+            X = X.detach().to_sparse_csr()  # this also sums duplicates
             starts, columns, values = X.crow_indices().long(), X.col_indices().long(), X.values()
         else:
             X = X.tocsr()
-            if not X.has_canonical_format:  # the user's matrix stays as it is
+            if not X.has_canonical_format:  # the user's matrix is left unchanged
                 X = X.copy()
                 X.sum_duplicates()
             starts, columns = (torch.from_numpy(index.astype(np.int64)) for index in (X.indptr, X.indices))
@@ -63,7 +64,7 @@ class SparseRows:
             columns, values = columns[kept], values[kept]
         return cls(starts, columns, values, X.shape[1])
 
-    # -- as a tensor -----------------------------------------------------------------------------------------------
+    # -- methods of a tensor -------------------------------------------------------------------------------------------
 
     @property
     def shape(self) -> torch.Size:
@@ -82,11 +83,11 @@ class SparseRows:
         return SparseRows(starts, columns, values, self.num_columns)
 
     def double(self) -> SparseRows:
-        """In double precision."""
+        """The rows [N, D] in double precision."""
         return self.to(torch.float64)
 
     def contiguous(self) -> SparseRows:
-        """The rows as they are."""
+        """The rows [N, D] themselves."""
         return self
 
     def scale_rows(self, factors: Tensor) -> SparseRows:
@@ -135,7 +136,7 @@ class SparseRows:
     def sum(self, dim: int, dtype: torch.dtype | None = None) -> Tensor:
         """Sums [D] over the rows (dim 0), or [N] over the columns (dim 1 or -1)."""
         kind = dtype or self.dtype
-        rows = self.double()  # where counts add up exactly, in any order
+        rows = self.double()  # in which counts add up exactly, in any order
         if dim == 0:
             return torch.bincount(rows.columns, rows.values, minlength=rows.num_columns).to(kind)
         return (rows @ rows.new_ones(rows.num_columns, 1)).squeeze(1).to(kind)
@@ -147,7 +148,7 @@ class SparseRows:
         return SparseRows(self.starts, places, terms.new_ones(count), count) @ terms
 
     def between(self, first: int, last: int) -> SparseRows:
-        """Columns first..last - 1."""
+        """Columns first..last - 1 of the rows [N, D]."""
 
         def find() -> SparseRows:
             found = self.where((self.columns >= first) & (self.columns < last))
@@ -157,12 +158,12 @@ class SparseRows:
         return part
 
     def where(self, kept: Tensor) -> SparseRows:
-        """The entries that are kept [nnz]; 0 for the others."""
+        """The rows with only those entries that `kept` [nnz] marks; the others become 0."""
         starts = pad(kept.cumsum(0), (1, 0))[self.starts]
         return SparseRows(starts, self.columns[kept], self.values[kept], self.num_columns)
 
     def once(self, name: Any, find: Callable[[], Any]) -> Any:
-        """What is found of the rows under a name, the same each time: these rows never change."""
+        """The result of `find`, computed once for each `name`: these rows never change."""
         if name not in self._found:
             self._found[name] = find()
         return self._found[name]
@@ -193,7 +194,7 @@ class SparseRows:
 
 
 if TYPE_CHECKING:
-    Rows = Any  # families of dense rows narrow it to Tensor, as their `accepts_sparse` says at run time
+    Rows = Any  # dense families narrow it to Tensor, as their `accepts_sparse` says at run time
 else:
     Rows = Tensor | SparseRows
 """The rows of X [N, D], dense or sparse."""
@@ -205,14 +206,14 @@ Function = Callable[[Tensor], Tensor]
 
 
 def entries_sum(X: Rows, function: Callable[..., Tensor], *columns: Tensor) -> Tensor:
-    """Sums [N] of function(x, *v_d) over the columns of X [N, D], with f(0, ...) = 0, from v [D]."""
+    """Sums [N] of function(x, *v_d) over the columns of X [N, D], for v [D] each; function(0, ...) must be 0."""
     if isinstance(X, Tensor):
         return torch.cat([function(X[rows], *columns).sum(-1) for rows in row_chunks(X, X.shape[1])])
     return replace(X, values=function(X.values, *(column[X.columns] for column in columns))).sum(-1)
 
 
 def first_entry(X: Rows, is_wrong: Callable[[Tensor], Tensor]) -> tuple[float, int, int] | None:
-    """(value, row, column) of the first entry of X [N, D] of which `is_wrong` holds, as it may not of 0; or None."""
+    """(value, row, column) of the first entry of X [N, D] for which `is_wrong`, which is false at 0; or None."""
     if isinstance(X, Tensor):
         for rows in row_chunks(X, X.shape[1]):
             if (wrong := is_wrong(X[rows])).any():
@@ -237,8 +238,8 @@ def weighted_sums(X: Rows, weights: Tensor, function: Function | None = None) ->
 def group_sums(X: Rows, assignments: Tensor, num_groups: int, function: Function | None = None) -> Tensor:
     """Sums [K, S] of f(x_n) over the rows of each group in double precision, from assignments [N] in 0..K-1.
 
-    A product with one-hot rows: unlike `index_add_` it is the same in every run. On a CPU both are, and of many groups
-    rows are added one by one.
+    A product with one-hot rows is the same in every run, unlike `index_add_` on a GPU. On a CPU both are, and rows are
+    added one by one if there are many groups.
     """
     if isinstance(X, SparseRows):
         cells = assignments[X.row_index] * X.num_columns + X.columns
@@ -257,9 +258,9 @@ def group_sums(X: Rows, assignments: Tensor, num_groups: int, function: Function
 
 
 def _chunks(X: Tensor, given: Tensor, width: int, function: Function | None) -> Iterator[tuple[Tensor, Tensor]]:
-    """f(x) and what is given [N, ...] of chunks of rows, which have so many numbers a row beside those of f."""
+    """Chunks of f(x), with those of `given` [N, ...], sized for `width` numbers per row beside those of f."""
     function = function or (lambda rows: rows)
-    if X.numel() <= _FEW:  # the width need not be known before
+    if X.numel() <= _FEW:  # so the width is not needed
         yield function(X), given
         return
     for rows in row_chunks(X, function(X[:1]).shape[1] + width):
@@ -267,4 +268,4 @@ def _chunks(X: Tensor, given: Tensor, width: int, function: Function | None) -> 
 
 
 _FEW = 2**10
-_MANY = 8  # groups, of which a product takes as long as additions
+_MANY = 8  # with so many groups a product takes as long as additions

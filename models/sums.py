@@ -1,4 +1,4 @@
-"""Sums over the rows of the data: in chunks that fit a cache, and over the machines that hold the rows."""
+"""Sums over the rows of the data: in chunks that fit a cache, and over the ranks that hold the rows."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from .ranks import Ranks
 
 _CURRENT: ContextVar[Ranks | None] = ContextVar("ranks", default=None)
-_WAITING: ContextVar[list[Later]] = ContextVar("waiting")  # sums that the next exchange brings along
+_WAITING: ContextVar[list[Later]] = ContextVar("waiting")  # sums that the next exchange includes
 
 
 class Sized(Protocol):
-    """What holds rows: a tensor [N, ...] or sparse rows."""
+    """An object with rows: a tensor [N, ...] or sparse rows."""
 
     @property
     def device(self) -> torch.device: ...
@@ -29,9 +29,9 @@ class Sized(Protocol):
 
 
 def all_sum(tensor: Tensor) -> Tensor:
-    """The sum [...] over all ranks of what each has summed over its own rows; the tensor itself where one has all rows.
+    """The sum [...] over all ranks of each rank's own sum; the tensor itself if one process has all rows.
 
-    Every sum over rows ends here, data-dependent defaults included, and all ranks come here in the same order.
+    Every sum over rows ends here, data-dependent defaults included; all ranks must call it in the same order.
     """
     those = ranks()
     if those is None:
@@ -40,7 +40,7 @@ def all_sum(tensor: Tensor) -> Tensor:
 
 
 def all_sums(*tensors: Tensor) -> list[Tensor]:
-    """What `all_sum` gives of each of several tensors [...], which are exchanged as one, in double precision."""
+    """`all_sum` of several tensors [...], exchanged as one in double precision."""
     if (those := ranks()) is None:
         return list(tensors)
     waiting = _WAITING.get()
@@ -55,8 +55,10 @@ def all_sums(*tensors: Tensor) -> list[Tensor]:
 
 
 class Later:
-    """What `all_sum` gives of a tensor [...], where nobody needs it yet: the next sum over all ranks, whichever it is,
-    brings it along. All ranks make the same ones."""
+    """A deferred `all_sum` of a tensor [...], which the next sum over all ranks includes.
+
+    All ranks must create the same ones in the same order.
+    """
 
     def __init__(self, own: Tensor) -> None:
         self.own, self.total = own, own if ranks() is None else None
@@ -64,7 +66,7 @@ class Later:
             _WAITING.get().append(self)
 
     def __call__(self) -> Tensor:
-        """The sum [...]; where no exchange has brought it yet, by one of its own."""
+        """The sum [...]; starts an exchange if none has included it yet."""
         if self.total is None:
             told()
         assert self.total is not None
@@ -72,42 +74,41 @@ class Later:
 
 
 def told() -> None:
-    """Exchange what waits."""
+    """Exchange all deferred sums."""
     if ranks() is not None and _WAITING.get():
         all_sums()
 
 
 def largest_later(tensor: Tensor) -> Callable[[], Tensor]:
-    """What `all_largest` gives of a tensor [...], which the next sum brings along."""
+    """A function that returns `all_largest` of a tensor [...]; it joins the next exchange."""
     found = Later(apart(tensor))
     return lambda: found().amax(0)
 
 
 def largest_of(values: Tensor) -> Tensor:
-    """The largest [] of the numbers [n] that are here; -inf of none."""
+    """The largest [] of the numbers [n] on this rank; -inf if there are none."""
     return values.amax() if values.numel() else values.new_full((), -torch.inf)
 
 
 def all_count(number: int) -> int:
-    """How many rows all ranks have together, from how many are here."""
+    """The number of rows of all ranks, from the number on this rank."""
     return number if ranks() is None else int(all_sum(torch.tensor(number)))
 
 
 def all_any(flags: Tensor) -> bool:
-    """Whether any of [...] is true, on any rank."""
+    """Whether any flag [...] is true on any rank."""
     found = flags.any()
     return bool(found) if ranks() is None else bool(all_sum(found.long()) > 0)
 
 
 def all_largest(tensor: Tensor) -> Tensor:
-    """The largest entries [...] among the tensors of all ranks."""
+    """The elementwise maximum [...] of the tensors of all ranks."""
     those = ranks()
     return tensor if those is None else those.largest(tensor)
 
 
 def all_rows(table: Tensor, at: tuple[int, int] | None = None) -> Tensor:
-    """The rows [N, ...] of all ranks, one rank after the other, from those [n, ...] that are here, and their `span`,
-    where it is known."""
+    """The rows [N, ...] of all ranks in order, from this rank's rows [n, ...] and their `span`, if known."""
     if ranks() is None:
         return table
     start, total = span(len(table)) if at is None else at
@@ -117,14 +118,14 @@ def all_rows(table: Tensor, at: tuple[int, int] | None = None) -> Tensor:
 
 
 def all_values(values: Tensor) -> Tensor:
-    """The different values [L] among [n] of all ranks, in increasing order."""
+    """The distinct values [L] of all ranks, in increasing order, from this rank's values [n]."""
     return torch.unique(all_rows(torch.unique(values)))
 
 
 def all_named(labels: Tensor, number: int | None = None) -> tuple[Tensor, Tensor]:
-    """The different labels [K] of all ranks in increasing order, and which of them each of [n] is, [n].
+    """The distinct labels [K] of all ranks in increasing order, and the index [n] of each of this rank's labels.
 
-    `number`: they are 0..number-1, so that one exchange tells them.
+    If labels are known to be 0..number-1, pass `number`: one exchange is then enough.
     """
     if ranks() is None:
         return torch.unique(labels, return_inverse=True)
@@ -136,7 +137,7 @@ def all_named(labels: Tensor, number: int | None = None) -> tuple[Tensor, Tensor
 
 
 def span(number: int) -> tuple[int, int]:
-    """Where the rows of this rank start among those of all, from how many are here, and how many all are."""
+    """The index of this rank's first row among all ranks' rows, and the number of all rows, from this rank's number."""
     if ranks() is None:
         return 0, number
     sizes, own = each_rank(torch.tensor(number))
@@ -144,13 +145,13 @@ def span(number: int) -> tuple[int, int]:
 
 
 def each_rank(value: Tensor) -> tuple[Tensor, int]:
-    """What each of R ranks has of a number [], [R], and which of them this one is."""
+    """The values [R] of all ranks, from this rank's `value` [], and the index of this rank."""
     those = ranks()
     return all_sum(apart(value)), 0 if those is None else those.number
 
 
 def apart(value: Tensor) -> Tensor:
-    """A tensor [...] in the place of this rank, [R, ...], and zeros for all others."""
+    """A tensor [R, ...] with this rank's `value` [...] at its index and zeros for the other ranks."""
     if (those := ranks()) is None:
         return value.unsqueeze(0)
     found = value.new_zeros(those.size, *value.shape)
@@ -159,20 +160,20 @@ def apart(value: Tensor) -> Tensor:
 
 
 def row_chunks(X: Sized, width: int) -> Iterator[slice]:
-    """Slices of the rows of X [N, ...], so that an array of `width` numbers for each row fits a cache, or a GPU."""
+    """Slices of the rows of X [N, ...], such that an array with `width` numbers per row fits a cache, or a GPU."""
     step = max(1, (2**18 if host.on_cpu(X) else 2**25) // max(1, width))
-    # one empty chunk for no rows, so that results have their shape
+    # without rows there is one empty chunk, so that results have their shape
     yield from (slice(start, start + step) for start in range(0, max(1, len(X)), step))
 
 
 def ranks() -> Ranks | None:
-    """Those of the fit that runs here; None: it has all rows."""
+    """The ranks of the fit that runs here; None if this process has all rows."""
     return _CURRENT.get()
 
 
 @contextmanager
 def among(those: Ranks | None) -> Iterator[None]:
-    """A context in which these are the `ranks()`; of None each process is on its own."""
+    """A context in which `ranks()` returns these; with None each process works alone."""
     before, waiting = _CURRENT.set(those), _WAITING.set([])
     try:
         yield

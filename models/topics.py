@@ -1,4 +1,4 @@
-"""What topic models share: what kernels see of a set of documents, and the Pyro program over its tokens.
+"""The common part of topic models: the kernels' view of a set of documents, and the Pyro program over its tokens.
 
     topic_k ~ Dir(beta 1_V)                                                    k = 1..K
     theta_n ~ Dir(alpha 1_K),  z_m ~ theta_n,  w_m ~ topic_{z_m}               n = 1..N, tokens m of document n
@@ -31,37 +31,38 @@ from .sums import all_largest
 class TopicData(RowData):
     """N documents of V words with M tokens in all, and C scores.
 
-    Tokens are in the order of the documents, and within a document in that of its words: token m of a row is one of the
-    `values` copies of the word in `columns`.
+    Tokens are ordered by document, and within a document by the order of its words: token m of a row is one of the
+    `values`
+    copies of the word in `columns`.
     """
 
-    X: SparseRows  # [N, V] numbers of each word in each document
+    X: SparseRows  # [N, V], the number of times that each word occurs in each document
     targets: Tensor  # [N, C]: -1 / +1 for each class score, or one real target; NaN where it is missing
     weights: Tensor | None = None  # None: each document counts once
 
     @cached_property
     def lengths(self) -> Tensor:
-        """Tokens [N] int64 of each document."""
+        """The number of tokens [N] int64 of each document."""
         return self.X.sum(1, torch.float64).long()
 
     @cached_property
     def starts(self) -> Tensor:
-        """Places [N + 1] int64: document n has the tokens starts[n] : starts[n + 1]."""
+        """Token indices [N + 1] int64: document n has the tokens starts[n] : starts[n + 1]."""
         return torch.nn.functional.pad(self.lengths.cumsum(0), (1, 0))
 
     @property
     def axes(self) -> dict[str, int]:
-        """How many tokens, and different words in them, the documents have: what ranks split beside these."""
+        """The numbers of tokens and of nonzero counts, two further axes along which ranks split the data."""
         return {"M": int(self.starts[-1]), "nnz": len(self.X.values)}
 
     @cached_property
     def most_tokens(self) -> int:
-        """Of a document of any rank."""
+        """The largest number of tokens of a document of any rank."""
         return int(all_largest(self.lengths.max()))
 
     @cached_property
     def longest_first(self) -> tuple[Tensor, list[int]]:
-        """The documents [N] int64 in the order of their lengths, the longest first, and these lengths."""
+        """The documents [N] int64 in order of decreasing length, and these lengths."""
         lengths, order = self.lengths.sort(descending=True, stable=True)
         return order, lengths.tolist()
 
@@ -76,12 +77,12 @@ class TopicData(RowData):
         return torch.arange(self.num_data, device=self.X.device).repeat_interleave(self.lengths)
 
     def document_counts(self, assignments: Tensor, num_topics: int) -> Tensor:
-        """Numbers [N, K] int64 of tokens of each topic in each document, from the topics [M] of the tokens."""
+        """The counts [N, K] int64 of each topic in each document, from the topics [M] of the tokens."""
         cells = self.documents * num_topics + assignments
         return torch.bincount(cells, minlength=self.num_data * num_topics).view(self.num_data, num_topics)
 
     def word_counts(self, assignments: Tensor, num_topics: int) -> Tensor:
-        """Numbers [V, K] int64 of tokens of each word in each topic, from the topics [M] of the tokens."""
+        """The counts [V, K] int64 of each word in each topic, from the topics [M] of the tokens."""
         num_words = self.X.shape[1]
         cells = self.words * num_topics + assignments
         return torch.bincount(cells, minlength=num_words * num_topics).view(num_words, num_topics)
@@ -92,7 +93,7 @@ class TopicData(RowData):
 
 
 class TopicModel(Model):
-    """What topic models share. Kernels call the methods below on a *resolved* model (see `Model`).
+    """Base class of topic models. Kernels call the methods below on a *resolved* model (see `Model`).
 
     Shapes: N documents, V words, M tokens, K topics, C scores.
     """
@@ -116,7 +117,7 @@ class TopicModel(Model):
         return self.as_rows(X, num_features=self.num_features, min_rows=self.min_rows)
 
     def as_rows(self, X: Any, **options: Any) -> SparseRows:
-        """Documents X [N, V] as `as_features` reads them with these options: counts, without their zeros."""
+        """Documents X [N, V] as `as_features` reads them with these options: counts, as sparse rows."""
         rows = SparseRows.of(as_features(X, **options))
         require_counts(rows, type(self).__name__)
         return rows
@@ -147,12 +148,12 @@ class TopicModel(Model):
 
 
 def _logs(shares: Tensor) -> Tensor:
-    """Logs of shares [..., K]; from the shares themselves Pyro takes none below those of rounding errors."""
+    """log of shares [..., K] as logits: from the shares themselves Pyro would cut those below rounding error."""
     return shares.clamp(min=torch.finfo(shares.dtype).tiny).log()
 
 
 def require_counts(X: SparseRows, whose: str) -> None:
-    """Raise ValueError unless X [N, V] holds whole numbers of words, not too many in all."""
+    """Raise ValueError unless X [N, V] holds whole numbers of words, and not too many in all."""
     if found := first_entry(X, lambda x: (x < 0) | (x.round() != x)):
         value, row, column = found
         fault = "negative" if value < 0 else "not a whole number"

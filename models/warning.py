@@ -1,4 +1,4 @@
-"""Warnings that point at the line of the user."""
+"""Warnings that point at the user's line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextvars import ContextVar
 
 
 def warn(message: str, category: type[Warning]) -> None:
-    """Warn as from the nearest caller that is neither of this package nor of what calls its estimators."""
+    """Warn at the line of the nearest caller outside this package and the code that calls its estimators."""
     told = _TOLD.get()
     if told is not None and message in told:
         return
@@ -24,7 +24,7 @@ def warn(message: str, category: type[Warning]) -> None:
 
 @contextmanager
 def each_once() -> Iterator[None]:
-    """Within it `warn` says each message once."""
+    """A context in which `warn` gives each message only once."""
     token = _TOLD.set(set())
     try:
         yield

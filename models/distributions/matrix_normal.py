@@ -1,4 +1,4 @@
-"""The normal law of matrices whose entries' covariance is that of rows times that of columns."""
+"""The matrix normal law: the covariance of the entries is the product of a row and a column covariance."""
 
 from __future__ import annotations
 

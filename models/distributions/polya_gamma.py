@@ -1,10 +1,10 @@
 """The Polya-Gamma law PG(1, z): the scale mixture behind the logistic factor.
 
-X = 4 omega has density prop. to cosh(u) exp(-u^2 X / 2) J*(X), u = |z| / 2, whose alternating series has one form that
-falls fast to the left of t = 0.64 and one to the right. Proposals come from the first term of either side; three
-terms of the series decide, the next one being below 4e-16. Sources: Devroye (2009); Polson, Scott & Windle (2013),
-written as one flat rejection loop over all elements that still wait (docs/derivations/classifiers, "Draws of the
-mixture variables").
+X = 4 omega has density prop. to cosh(u) exp(-u^2 X / 2) J*(X), u = |z| / 2. The alternating series J* has one form that
+converges fast to the left of t = 0.64 and one to the right. Proposals come from the first term on either side; three
+terms of the series decide on acceptance, as the next one is below 4e-16. Sources: Devroye (2009); Polson, Scott &
+Windle (2013), written as one rejection loop over all elements not yet accepted (docs/derivations/classifiers, "Draws
+of the mixture variables").
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def polya_gamma(tilt: Tensor, generator: torch.Generator | None = None) -> Tenso
 
 
 def _by_turns(u: Tensor, generator: torch.Generator | None) -> Tensor:
-    """X [n]: only elements that still wait get another proposal."""
+    """Draws X [n]; only elements not yet accepted get another proposal."""
     X = torch.empty_like(u)
     for steep in (False, True):
         waiting = torch.nonzero((u >= 1 / _SPLIT) == steep).squeeze(1)
@@ -39,18 +39,18 @@ def _by_turns(u: Tensor, generator: torch.Generator | None) -> Tensor:
             rejected = []
             for index in waiting.split(_CHUNK):
                 proposal, accepted = _propose(u[index], steep, generator)
-                X[index] = proposal  # a rejected one is overwritten later
+                X[index] = proposal  # a rejected proposal is overwritten later
                 rejected.append(index[~accepted])
             waiting = torch.cat(rejected)
     return X
 
 
 def _together(u: Tensor, generator: torch.Generator | None) -> Tensor:
-    """X [n]: all elements get proposals in every round; in every fourth the host looks which elements still wait."""
+    """Draws X [n]; all elements get proposals in every round, and in every fourth the host checks which remain."""
     X = torch.empty_like(u)
     for steep in (False, True):
         waiting, step = (u >= 1 / _SPLIT) == steep, 0
-        other = u.new_tensor(1 / _SPLIT if steep else 0.0)  # stands for the elements that are not asked for
+        other = u.new_tensor(1 / _SPLIT if steep else 0.0)  # a placeholder for the elements that are not needed
         while True:
             proposal, accepted = _propose(torch.where(waiting, u, other), steep, generator)
             X, waiting = torch.where(waiting, proposal, X), waiting & ~accepted
@@ -61,7 +61,7 @@ def _together(u: Tensor, generator: torch.Generator | None) -> Tensor:
 
 
 def _propose(u: Tensor, steep: bool, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-    """A proposal X [n] for each element u, all of them at least 1 / t or all below, and whether it is accepted."""
+    """A proposal X [n] for each element u, and whether it is accepted; all u are at least 1 / t, or all are below."""
     like: dict[str, Any] = {"generator": generator, "dtype": u.dtype, "device": u.device}
     rate = torch.addcmul(u.new_full((), math.pi**2 / 8), u, u, value=0.5)  # K
     odds = _left_odds(u, rate, steep)
@@ -69,18 +69,18 @@ def _propose(u: Tensor, steep: bool, generator: torch.Generator | None) -> tuple
     X = _SPLIT - level.log() / rate
     is_left = level > 1
     left = torch.nonzero(is_left).squeeze(1) if host.on_cpu(u) else torch.arange(len(u), device=u.device)
-    chosen = is_left[left]  # on a CPU all of them
+    chosen = is_left[left]  # on a CPU all are chosen
     test = torch.rand(u.shape, **like)
     if steep:
         X[left] = torch.where(chosen, inverse_gaussian(u[left].reciprocal(), generator), X[left])
         test.add_((X > _SPLIT) & is_left)
     else:
-        # the Levy law below t, thinned by exp(-u^2 X / 2); the rest of the level is uniform again
+        # the Levy law below t, thinned by exp(-u^2 X / 2); given the piece, the rest of the level is uniform
         quantile = torch.erfinv(1 - 2 * _TAIL * ((level[left] - 1) / odds[left]))
         levy = 0.5 / quantile.square_().clamp_(max=50.0)  # infinite where the argument rounds to 1
         X[left] = torch.where(chosen, levy, X[left])
         test[left] *= torch.where(chosen, torch.exp(u[left].square_().mul_(levy).mul_(0.5)), 1.0)
-    return X, ~(test >= _series(X, is_left))  # a NaN passes, so that the loop ends
+    return X, ~(test >= _series(X, is_left))  # a NaN is accepted, so that the loop ends
 
 
 def _left_odds(u: Tensor, rate: Tensor, steep: bool) -> Tensor:
@@ -89,7 +89,7 @@ def _left_odds(u: Tensor, rate: Tensor, steep: bool) -> Tensor:
 
 
 def _series(X: Tensor, is_left: Tensor) -> Tensor:
-    """J*(X) over its first term; the exponents are n (n + 1) / 2 times the first, so the terms are powers of r."""
+    """J*(X) over its first term; exponents are n (n + 1) / 2 times the first, so terms are powers of r."""
     r = torch.where(is_left, -4 / X, X * -(math.pi**2)).exp_()
     return 1 - r * (3 - 5 * r.square())
 
@@ -130,7 +130,7 @@ class PolyaGamma(Distribution):
             return polya_gamma(self.tilt.expand(self._extended_shape(torch.Size(sample_shape))))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log density, by the side of the alternating series that falls fast at the value."""
+        """The log density, by the form of the alternating series that converges fast at the value."""
         if self._validate_args:
             self._validate_sample(value)
         X, u = 4 * value, self.tilt.abs() / 2

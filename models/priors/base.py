@@ -73,7 +73,7 @@ class PartitionPrior(HyperPrior):
         raise NotImplementedError(f"{self.lacks('draw_rest')}.")
 
     def lacks(self, method: str, instead: str = "") -> str:
-        """That the prior does not define `sticks` or `draw_rest`, and what to use, `instead`; "" where it does."""
+        """A message that the prior lacks `sticks` or `draw_rest`, and what to use `instead`; "" if it has it."""
         if self._defines(method):
             return ""
         if instead:
@@ -85,41 +85,41 @@ class PartitionPrior(HyperPrior):
         return getattr(type(self), method) is not getattr(PartitionPrior, method)
 
     def price(self, penalty: float | Tensor, num_components: int) -> float | Tensor:
-        """Lambda(K) []: what K components cost in the small-variance limit; it never falls with K."""
+        """The cost Lambda(K) [] of K components in the small-variance limit; it never falls with K."""
         return penalty * num_components
 
     def expected_components(self, num_data: int) -> float:
-        """E[K] of N points at the start values, by the chain of urn draws."""
+        """E[K] for N points at the starting values, by a chain of urn draws."""
         h, law = self.start(torch.zeros(())), torch.ones(1, dtype=torch.float64)  # of 1..n blocks
         for n in range(1, num_data):
             sizes, new = (table.double().exp() for table in self.urn(h, n + 1, n))
             blocks = torch.arange(1, n + 1, dtype=torch.float64)
-            # sizes weigh in proportion to n_k - 1 beside the weight of one
+            # sizes have weights proportional to n_k - 1, beside the weight of size one
             old = (sizes[2] - sizes[1]) * (n - blocks) + sizes[1] * blocks
             share = law * new[1:] / (old + new[1:])
             law = torch.cat([law - share, share.new_zeros(1)]) + torch.cat([share.new_zeros(1), share])
         return float(law @ torch.arange(1, num_data + 1, dtype=torch.float64))
 
-    # -- what follows: hyperparameters -----------------------------------------------------------------------------
+    # -- defaults: hyperparameters -------------------------------------------------------------------------------------
 
     def draw(self, h: Hyper, counts: Tensor, generator: torch.Generator) -> Hyper:
-        """New hyperparameters given a partition with block sizes `counts` [K]: slice steps on the EPPF."""
+        """Draw new hyperparameters given a partition with block sizes `counts` [K], by slice sampling with the EPPF."""
         return self.slide(h, lambda at: self.log_partition(counts, at), generator)
 
     def draw_truncated(self, h: Hyper, counts: Tensor, generator: torch.Generator) -> Hyper:
-        """The same given labelled counts [T] of the truncated model, sticks integrated out."""
+        """As `draw`, given the counts [T] of the truncated model's components, with sticks integrated out."""
         return self.slide(h, lambda at: log_labelled_prior(counts, *self.sticks(at, len(counts))), generator)
 
     def log_expected_weights(self, counts: Tensor, h: Hyper) -> Tensor:
-        """log E[pi_k | z] [K + 1] of the infinite model from block sizes [K]; last: all blocks not yet seen."""
+        """log E[pi_k | z] [K + 1] of the infinite model from block sizes [K]; the last entry is for all new blocks."""
         K, total = len(counts), int(counts.sum())
         log_sizes, log_new = self.urn(h, total + 1, K)
         return torch.cat([log_sizes[counts.long()], log_new[K : K + 1]]).log_softmax(0)
 
-    # -- what follows: q(h) of SVI on a grid of prior quantiles, one point where nothing is free -------------------
+    # -- defaults: q(h) of SVI on a grid of prior quantiles, a single point if no hyperparameter has a law -------------
 
     def initial(self, like: Tensor) -> Tensor:
-        """q(h) to start from, here [H + 1, G]: grid values of the H hyperparameters, and their probabilities."""
+        """The initial q(h) [H + 1, G]: grid values of the H hyperparameters, and their probabilities."""
         laws, start = self.laws(like), self.start(like)
         axes = [start[name].reshape(1) if law is None else _quantiles(law) for name, law in laws.items()]
         values = torch.cartesian_prod(*axes).view(-1, len(axes)).T
@@ -132,7 +132,7 @@ class PartitionPrior(HyperPrior):
         return torch.cat([q[:-1], scores.softmax(0).unsqueeze(0)])
 
     def expect(self, q: Tensor, truncation: int) -> StickExpectations:
-        """Expectations under q(h) for T = truncation sticks; q as `initial` gives it, [H + 1, G]."""
+        """Expectations under q(h) [H + 1, G] for the sticks of T = truncation components."""
         a, b = self._grid_sticks(q, truncation)
         probabilities = q[-1]
         kl = math.log(q.shape[1]) - torch.special.entr(probabilities).sum()
@@ -141,17 +141,17 @@ class PartitionPrior(HyperPrior):
         return StickExpectations(probabilities @ a, probabilities @ b, log_normalizer, kl, means)
 
     def _grid_sticks(self, q: Tensor, truncation: int) -> tuple[Tensor, Tensor]:
-        """Beta parameters [G, T - 1]."""
+        """The Beta parameters [G, T - 1] of the sticks at each grid point."""
         return self.sticks(dict(zip(self.laws(q), q[:-1].unsqueeze(-1), strict=True)), truncation)
 
 
 def _quantiles(law: Distribution) -> Tensor:
-    """Midpoints [20] of twenty equally likely intervals, from draws of a fixed stream."""
+    """Midpoints [20] of twenty equally likely intervals of a law, from draws of a fixed stream."""
     device = law.mean.device
     draws = draw(law.expand((_NUM_DRAWS,)), torch.Generator(device).manual_seed(0)).sort().values
     return draws.view(_NUM_QUANTILES, -1)[:, _NUM_DRAWS // _NUM_QUANTILES // 2]
 
 
-NEEDED = {"slice": "draw_rest", "blocked": "sticks"}  # what a scan asks a prior for beyond `urn`
+NEEDED = {"slice": "draw_rest", "blocked": "sticks"}  # the method that a scan needs of a prior beyond `urn`
 _NUM_QUANTILES = 20
 _NUM_DRAWS = 4000

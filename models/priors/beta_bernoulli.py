@@ -1,9 +1,10 @@
-"""Finitely many features with independent probabilities: the other truncation of the Indian buffet process.
+"""Finitely many features with independent probabilities, another truncation of the Indian buffet process.
 
     pi_k ~ Beta(alpha / K, 1),   z_nk ~ Bernoulli(pi_k)        k = 1..K,   alpha ~ Gamma
 
-Features are exchangeable, kernels simpler, and nothing is bounded. It tends to the Indian buffet process as K grows.
-Source: Griffiths & Ghahramani (2011); docs/derivations/latent-features, "Joint density" and "Mean field" and "Gibbs".
+Features are exchangeable, and the kernels are simpler and need no bounds. As K grows it tends to the Indian buffet
+process. Source: Griffiths & Ghahramani (2011); docs/derivations/latent-features, "Joint density" and "Mean field" and
+"Gibbs".
 """
 
 from __future__ import annotations

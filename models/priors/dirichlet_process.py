@@ -61,14 +61,14 @@ class DirichletProcess(GammaConcentration, PartitionPrior):
         return torch.zeros_like(h["concentration"]), h["concentration"]
 
     def draw(self, h: Hyper, counts: Tensor, generator: torch.Generator) -> Hyper:
-        """alpha given the block sizes [K], through their number alone, by Escobar and West's step."""
+        """Draw alpha given the block sizes [K], of which only the number matters, by Escobar and West's step."""
         if self.concentration_prior is None:
             return h
         given = len(counts), int(counts.sum()), self.concentration_prior
         return {"concentration": resample_concentration(h["concentration"], *given, generator)}
 
     def draw_truncated(self, h: Hyper, counts: Tensor, generator: torch.Generator) -> Hyper:
-        """alpha from its gamma law given sticks, which are drawn given alpha and the counts [T], and dropped."""
+        """Draw alpha from its gamma law given auxiliary sticks, which are drawn given alpha and the counts [T]."""
         if self.concentration_prior is None:
             return h
         after = posterior_sticks(counts, *self.sticks(h, len(counts)))
@@ -93,7 +93,7 @@ class DirichletProcess(GammaConcentration, PartitionPrior):
 
 @lru_cache(maxsize=16)
 def _log_sizes(num_data: int, device: torch.device) -> Tensor:
-    """log n [N + 1], 0 for none."""
+    """log n [N + 1] for n = 0..N; the entry of n = 0 is 0."""
     return torch.arange(num_data + 1, dtype=torch.float64, device=device).clamp(min=1).log()
 
 
@@ -102,8 +102,8 @@ def resample_concentration(
 ) -> Tensor:
     """One Escobar-West step [] for alpha ~ Gamma(shape, rate), given K components of N points (infinite model).
 
-    t ~ Beta(alpha + 1, N), rate' = rate - log t, odds (shape + K - 1) / (N rate') for shape' = shape + K,
-    else shape + K - 1.
+    t ~ Beta(alpha + 1, N) and rate' = rate - log t; shape' is shape + K with odds (shape + K - 1) / (N rate'), else
+    shape + K - 1.
     """
     shape, rate = prior
     one, two = (

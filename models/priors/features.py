@@ -2,9 +2,9 @@
 
     z_nk ~ Bernoulli(pi_k),    pi ~ the prior given its hyperparameters h
 
-What a program and the kernels ask: pi as sites of the program; draws of pi and of h given the numbers m_k of rows that
-have each feature (blocked scan); an optimal q(pi) and a bound of E log p(Z, pi) (SVI); Lambda(K), what K features cost
-(small variance). A prior that is also one over infinitely many features has the four methods of that part as well.
+The Pyro program needs pi as sites. The kernels need draws of pi and of h given the numbers m_k of rows that have each
+feature (blocked scan); an optimal q(pi) and a bound of E log p(Z, pi) (SVI); the cost Lambda(K) of K features (small
+variance). A prior that is also one over infinitely many features defines four further methods.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class FeatureFactors(NamedTuple):
 
     a: Tensor  # [K]
     b: Tensor  # [K]
-    concentration: Tensor  # [2]: Gamma(shape, rate), or (alpha, 1) where alpha is fixed
+    concentration: Tensor  # [2]: Gamma(shape, rate), or (alpha, 1) if alpha is fixed
 
 
 class FeaturePrior(HyperPrior):
@@ -34,7 +34,7 @@ class FeaturePrior(HyperPrior):
 
     @abstractmethod
     def probabilities(self, h: Hyper, truncation: int) -> Tensor:
-        """pi [K] of K = truncation features: sites of the Pyro program, in the dtype of h."""
+        """Sample pi [K] of K = truncation features, as sites of the Pyro program in the dtype of h."""
 
     @abstractmethod
     def log_probabilities(self, pi: Tensor, h: Hyper) -> Tensor:
@@ -42,23 +42,23 @@ class FeaturePrior(HyperPrior):
 
     @abstractmethod
     def start_probabilities(self, h: Hyper, truncation: int) -> Tensor:
-        """Probabilities [K] float64 to start from."""
+        """Starting probabilities [K] float64."""
 
     @abstractmethod
     def draw_probabilities(
         self, pi: Tensor, counts: Tensor, num_data: int, h: Hyper, generator: torch.Generator
     ) -> Tensor:
-        """New pi [K] given pi [K] itself and the numbers [K] of the rows, N in all, that have each feature."""
+        """Draw new pi [K] given pi [K] and the numbers `counts` [K] of rows, of N, that have each feature."""
 
     @abstractmethod
     def draw_truncated(self, h: Hyper, pi: Tensor, generator: torch.Generator) -> Hyper:
-        """New hyperparameters given the probabilities [K]."""
+        """Draw new hyperparameters given the probabilities [K]."""
 
     @abstractmethod
     def log_features(self, counts: Tensor, num_data: int, h: Hyper) -> Tensor:
-        """log p(Z | h) [] of the truncated model, pi integrated out, from counts [K]: for tiny data and for tests."""
+        """log p(Z | h) [] of the truncated model with pi integrated out, from counts [K]: for tiny data and tests."""
 
-    # -- the infinite model, where there is one: all of these, or none -------------------------------------------------
+    # -- the infinite model: a prior defines all of these methods, or none ---------------------------------------------
 
     @property
     def infinite(self) -> bool:
@@ -70,15 +70,15 @@ class FeaturePrior(HyperPrior):
         raise self._finite("log_infinite")
 
     def draw_active(self, counts: Tensor, num_data: int, generator: torch.Generator) -> Tensor:
-        """Probabilities [K+] float64 of features that counts [K+] > 0 of the N rows have."""
+        """Draw probabilities [K+] float64 of features that counts [K+] > 0 of the N rows have."""
         raise self._finite("draw_active")
 
     def draw_empty(self, floor: Tensor, num_data: int, h: Hyper, generator: torch.Generator) -> Tensor:
-        """Probabilities [J] float64 above `floor` [] of features that no row has."""
+        """Draw the probabilities [J] float64 above `floor` [] of features that no row has."""
         raise self._finite("draw_empty")
 
     def draw(self, h: Hyper, num_features: int, num_data: int, generator: torch.Generator) -> Hyper:
-        """New hyperparameters given the number of features that some of the N rows have."""
+        """Draw new hyperparameters given the number of features that some of the N rows have."""
         raise self._finite("draw")
 
     def _finite(self, name: str) -> NotImplementedError:
@@ -88,27 +88,28 @@ class FeaturePrior(HyperPrior):
 
     @abstractmethod
     def initial(self, like: Tensor, truncation: int) -> FeatureFactors:
-        """Factors to start from, in the dtype and on the device of `like` [...]."""
+        """Initial factors, in the dtype and on the device of `like` [...]."""
 
     @abstractmethod
     def update_sticks(self, q: FeatureFactors, expected: Tensor, total: float | Tensor) -> FeatureFactors:
-        """The best q(pi) given q(h) and the expected numbers [K] of rows with each feature, of `total` rows.
+        """The optimal q(pi) given q(h) and the expected numbers [K] of rows with each feature, of `total` rows.
 
-        a and b are affine in these numbers, so that those of minibatches average to those of all rows. Neither the
-        bound below nor any other term falls by it.
+        a and b are affine in these numbers, so that those of minibatches average to those of all rows. The update
+        decreases
+        neither the bound below nor any other term.
         """
 
     @abstractmethod
     def update_concentration(self, q: FeatureFactors) -> FeatureFactors:
-        """The best q(h) given q(pi); neither the bound nor any other term falls by it."""
+        """The optimal q(h) given q(pi); the update decreases neither the bound nor any other term."""
 
     def update(self, q: FeatureFactors, expected: Tensor, total: float | Tensor) -> FeatureFactors:
-        """Both of them, one after the other, from expected counts [K] of `total` rows."""
+        """Update q(pi), then q(h), from expected counts [K] of `total` rows."""
         return self.update_concentration(self.update_sticks(q, expected, total))
 
     @abstractmethod
     def log_odds(self, q: FeatureFactors) -> Tensor:
-        """What the prior adds to the log odds [K] of a feature: (a bound of) E log pi_k - E log(1 - pi_k)."""
+        """The prior's term in the log odds [K] of a feature: (a bound of) E log pi_k - E log(1 - pi_k)."""
 
     @abstractmethod
     def bound(self, q: FeatureFactors, expected: Tensor, total: float | Tensor) -> Tensor:
@@ -121,18 +122,18 @@ class FeaturePrior(HyperPrior):
     # -- small variance ------------------------------------------------------------------------------------------------
 
     def price(self, penalty: float | Tensor, num_features: int) -> float | Tensor:
-        """Lambda(K) []: what K features cost in the small-variance limit; it never falls with K."""
+        """The cost Lambda(K) [] of K features in the small-variance limit; it never falls with K."""
         return penalty * num_features
 
 
 def slice_between(
     value: Tensor, low: Tensor, high: Tensor, power: Tensor, fails: Tensor, generator: torch.Generator
 ) -> Tensor:
-    """A slice step [K] that leaves prop. to x^power (1 - x)^fails d log x on (low, high) invariant, element by element.
+    """An elementwise slice step [K] for the density prop. to x^power (1 - x)^fails d log x on (low, high).
 
-    The level is uniform below the density at `value` [K]; proposals shrink from the ends towards it.
+    The level is uniform below the density at `value` [K]; the interval of proposals shrinks towards `value`.
     """
-    # u = log x; where low is 0 the left end is so far that what lies beyond has a probability below rounding
+    # u = log x; if low is 0, the left end is so far that the probability beyond it is below rounding
     u, top = value.log(), high.log()
     bottom = torch.where(low > 0, low.clamp(min=_TINY).log(), torch.minimum(u, top) - _FAR / power.clamp(min=1e-3))
 
@@ -154,5 +155,5 @@ def slice_between(
 
 
 _TINY = 1e-300
-_FAR = 80.0  # e-folds of the density
+_FAR = 80.0  # in units of 1 / power, at which the density has fallen by e^80
 _NARROW = 1e-13

@@ -1,10 +1,10 @@
-"""The restaurants of a hierarchical Dirichlet process over state sequences: moves, tables, base weights and alphas.
+"""The Chinese restaurant franchise of a hierarchical Dirichlet process over state sequences.
 
     beta ~ GEM(gamma),   pi_j ~ DP(alpha, (1 - rho) beta + rho delta_j)   for each state j,   pi_start ~ DP(alpha, beta)
 
-Over K states a row is Dirichlet(alpha b_j), b_j = (1 - rho) beta + rho delta_j, with b_start = beta.
-rho, the stickiness, is the prior probability that a new table of row j serves state j itself. Rows are indexed
-0..K-1 by state, the last one is the start row.
+Over K states a row of the transition matrix is Dirichlet(alpha b_j), b_j = (1 - rho) beta + rho delta_j, with
+b_start = beta. rho, the stickiness, is the prior probability that a new table of row j serves state j itself. Rows are
+indexed 0..K-1 by state, the last one is the start row.
 
 Sources: Teh, Jordan, Beal & Blei (2006); Fox, Sudderth, Jordan & Willsky (2011) for rho; Nguyen, Phung, Le & Bui;
 docs/derivations/sequences, "Joint density" and "Base weights and concentrations".
@@ -21,7 +21,7 @@ from .sticks import broken, posterior_sticks
 
 
 def row_means(base: Tensor, num_states: int, stickiness: float) -> Tensor:
-    """b [K + 1, ...] from beta [K], or [K + 1] with the weight of all states not yet seen last: prior means of rows.
+    """Prior means b [K + 1, ...] of the rows, from beta [K], or [K + 1] with the weight of all new states last.
 
     >>> row_means(torch.tensor([0.5, 0.5]), 2, 0.5)
     tensor([[0.7500, 0.2500],
@@ -33,7 +33,9 @@ def row_means(base: Tensor, num_states: int, stickiness: float) -> Tensor:
 
 
 def count_transitions(states: Tensor, starts: Tensor, num_states: int) -> Tensor:
-    """n [K + 1, K] int64 of states [N]: moves from row j to state k; the first of a sequence comes from the start row.
+    """Transition counts n [K + 1, K] int64 from row j to state k, from states [N].
+
+    The first step of a sequence is a transition from the start row.
 
     Parameters
     ----------
@@ -58,16 +60,17 @@ def log_paths(counts: Tensor, concentration: Tensor, means: Tensor) -> Tensor:
 def draw_tables(
     counts: Tensor, concentration: Tensor, means: Tensor, stickiness: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Tables m [J, K] of every row's restaurant, and those of them [K] that state k was chosen for by beta.
+    """Draw the numbers of tables m [J, K] of every row's restaurant, and those [K] whose state came from beta.
 
     m_jk = sum_{i < n_jk} Bernoulli(alpha b_jk / (alpha b_jk + i)). With rho > 0 a table of row j that serves j itself
-    came from the stickiness with probability rho / b_jj; such tables tell nothing of beta.
+    came
+    from the stickiness with probability rho / b_jj; such tables carry no information on beta.
     """
     n, shape = counts.flatten(), (concentration.to(means.dtype) * means).flatten()
     ends, own = n.cumsum(0), shape.repeat_interleave(n)
     seated = torch.arange(len(own), device=n.device) - (ends - n).repeat_interleave(n)  # exact in any precision
     opened = torch.nonzero(uniforms(own.shape, generator) * (own + seated) < own).squeeze(1)
-    cells = torch.searchsorted(ends, opened, right=True)  # of the few that open a table
+    cells = torch.searchsorted(ends, opened, right=True)  # only for the few points that open a table
     tables = torch.bincount(cells, minlength=len(n)).view(counts.shape)
     chosen = tables.sum(0)
     if stickiness > 0:
@@ -87,9 +90,9 @@ def draw_row_concentration(
     prior: tuple[float, float] | None,
     generator: torch.Generator,
 ) -> Tensor:
-    """alpha [] ~ Gamma(a + m_.. - sum_j s_j, b - sum_j log w_j); as it was without a prior. A row without moves adds 0.
+    """Draw alpha [] ~ Gamma(a + m_.. - sum_j s_j, b - sum_j log w_j); unchanged without a prior.
 
-    w_j ~ Beta(alpha + 1, n_j.),  s_j ~ Bernoulli(n_j. / (n_j. + alpha)).
+    w_j ~ Beta(alpha + 1, n_j.),  s_j ~ Bernoulli(n_j. / (n_j. + alpha)). A row without transitions adds 0.
     """
     if prior is None:
         return concentration
@@ -105,7 +108,7 @@ def draw_row_concentration(
 def draw_top_concentration(
     top_concentration: Tensor, chosen: Tensor, prior: tuple[float, float] | None, generator: torch.Generator
 ) -> Tensor:
-    """gamma given the tables [K] that beta chose states for, beta integrated out (infinite model)."""
+    """Draw gamma [] given the tables [K] whose state came from beta, beta integrated out (infinite model)."""
     if prior is None:
         return top_concentration
     total, num_states = torch.stack([chosen.sum(), (chosen > 0).sum()]).tolist()
@@ -115,7 +118,7 @@ def draw_top_concentration(
 
 
 def draw_base_weights(chosen: Tensor, top_concentration: Tensor, generator: torch.Generator) -> Tensor:
-    """(beta_1..beta_K, rest) [K + 1] ~ Dirichlet(m_.1, ..., m_.K, gamma): the infinite model."""
+    """Draw (beta_1..beta_K, rest) [K + 1] ~ Dirichlet(m_.1, ..., m_.K, gamma), in the infinite model."""
     shape = torch.cat([chosen.to(top_concentration.dtype), top_concentration.reshape(1)])
     return log_dirichlet(shape, generator).exp()
 

@@ -59,8 +59,10 @@ class HierarchicalDirichletProcess(HyperPrior):
         return {name: gamma_law(prior, like) for name, prior in priors.items()}
 
     def sample_rows(self, truncation: int, like: Tensor) -> Tensor:
-        """Sites of the Pyro program, in the dtype of `like` [...]: those of `sample`, `sticks` [T - 1] and
-        `transitions` [T + 1, T], which it returns; the last row is where sequences start."""
+        """Sample the sites of `sample`, `sticks` [T - 1] and `transitions` [T + 1, T], in the dtype of `like` [...].
+
+        Returns the transitions; the last row is the law of the first state of a sequence.
+        """
         alpha, gamma = self.sample(like).values()
         with pyro.plate("sticks_plate", truncation - 1):
             sticks = pyro.sample("sticks", dist.Beta(like.new_ones(()), gamma))
@@ -74,7 +76,7 @@ class HierarchicalDirichletProcess(HyperPrior):
         return row_means(base, num_states, self.stickiness)
 
     def log_paths(self, counts: Tensor, base: Tensor, h: Hyper) -> Tensor:
-        """log p(z | alpha, beta) [], rows integrated out."""
+        """log p(z | alpha, beta) [] with the rows integrated out."""
         K = counts.shape[1]
         return log_paths(counts, h["concentration"], self.row_means(base, K)[:, :K])
 
@@ -89,7 +91,7 @@ class HierarchicalDirichletProcess(HyperPrior):
         return (T - 1) * gamma.log() + (gamma - 1) * _log(base)[T - 1] + self.log_density(h)
 
     def draw(self, h: Hyper, base: Tensor, counts: Tensor, generator: torch.Generator) -> tuple[Hyper, Tensor]:
-        """alpha, gamma and base weights [K + 1] of the infinite model given the moves, through auxiliary tables."""
+        """Draw alpha, gamma and base weights [K + 1] of the infinite model, with auxiliary tables."""
         alpha, chosen = self._draw_rows(h, base, counts, generator)
         gamma = draw_top_concentration(h["top_concentration"], chosen, self.top_concentration_prior, generator)
         return {"concentration": alpha, "top_concentration": gamma}, draw_base_weights(chosen, gamma, generator)
@@ -97,7 +99,7 @@ class HierarchicalDirichletProcess(HyperPrior):
     def draw_truncated(
         self, h: Hyper, base: Tensor, counts: Tensor, generator: torch.Generator
     ) -> tuple[Hyper, Tensor]:
-        """The same of T states, whose base weights come from sticks."""
+        """Draw alpha, gamma and base weights [T + 1] of the truncated model, whose base weights come from sticks."""
         alpha, chosen = self._draw_rows(h, base, counts, generator)
         gamma = h["top_concentration"]
         log_base, log_rest = draw_sticks(chosen, gamma, generator)
@@ -109,7 +111,7 @@ class HierarchicalDirichletProcess(HyperPrior):
         return {"concentration": alpha, "top_concentration": gamma}, base
 
     def _draw_rows(self, h: Hyper, base: Tensor, counts: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """alpha, and how many tables chose each state."""
+        """Draw alpha [], and the number of tables of each state [K] whose state came from beta."""
         K, alpha = counts.shape[1], h["concentration"]
         tables, chosen = draw_tables(counts, alpha, self.row_means(base, K)[:, :K], self.stickiness, generator)
         return draw_row_concentration(alpha, counts, tables, self.concentration_prior, generator), chosen

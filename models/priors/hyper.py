@@ -1,4 +1,4 @@
-"""Hyperparameters with laws of their own, what moves them and what SVI knows of them: what every prior shares."""
+"""Hyperparameters with prior laws: their sites, slice sampling and variational factors, for all priors."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ Hyper = dict[str, Tensor]
 
 
 class HyperPrior(Config, ABC):
-    """A prior with hyperparameters: its fields of the same names are their values, or where they start."""
+    """A prior with hyperparameters: its fields of the same names hold their values, or their starting values."""
 
     @abstractmethod
     def hyperpriors(self, like: Tensor) -> dict[str, Distribution | None]:
-        """The law [] of each hyperparameter, of torch or Pyro, None where it is fixed; tensors take dtype and device of
-        `like` [...]."""
+        """The law [] of each hyperparameter, from torch or Pyro; None if it is fixed.
+
+        Tensors have the dtype and device of `like` [...].
+        """
 
     def start(self, like: Tensor) -> Hyper:
-        """The values given to the constructor, on the device of `like` [...]."""
+        """The starting values, given to the constructor, on the device of `like` [...]."""
         return {name: like.new_tensor(float(getattr(self, name)), dtype=torch.float64) for name in self.laws(like)}
 
     def sample(self, like: Tensor) -> Hyper:
-        """Sites of the Pyro program in the dtype of `like` [...]: one for each hyperparameter with a law."""
+        """Sample a site of the Pyro program for each hyperparameter with a law, in the dtype of `like` [...]."""
         return sample_hyper(self, like)
 
     def log_density(self, h: Hyper) -> Tensor:
@@ -43,17 +45,17 @@ class HyperPrior(Config, ABC):
         return torch.stack(terms).sum() if terms else values.new_zeros(())
 
     def laws(self, like: Tensor) -> dict[str, Distribution | None]:
-        """The same as `hyperpriors`, in double precision on the device of `like` [...]."""
+        """As `hyperpriors`, in double precision on the device of `like` [...]."""
         return self.hyperpriors(like.new_zeros((), dtype=torch.float64))
 
     def slide(self, h: Hyper, log_likelihood: Any, generator: torch.Generator) -> Hyper:
-        """A univariate slice step for each hyperparameter with a law, on the real line."""
+        """Take a univariate slice step, on the real line, for each hyperparameter with a law; values are [] each."""
         for name, law in self.laws(next(iter(h.values()))).items():
             if law is None:
                 continue
             transform, others = biject_to(law.support), h
 
-            # the laws are independent: that of the others stays as it is
+            # the laws are independent, so the others' densities are constant
             def log_target(
                 u: Tensor, name: str = name, law: Any = law, transform: Any = transform, others: Hyper = others
             ) -> Tensor:
@@ -66,8 +68,10 @@ class HyperPrior(Config, ABC):
 
 
 def sample_hyper(part: Any, like: Tensor) -> Hyper:
-    """The hyperparameters of a part with `start` and `hyperpriors`, each [] in the dtype of `like` [...]: as it starts,
-    or a site of the Pyro program where it has a law."""
+    """The hyperparameters of a part with `start` and `hyperpriors`, each [] in the dtype of `like` [...].
+
+    A hyperparameter with a law is a site of the Pyro program; any other has its starting value.
+    """
     start = part.start(like)
     return {
         name: start[name].to(like) if law is None else pyro.sample(name, _as_site(law))
@@ -76,23 +80,23 @@ def sample_hyper(part: Any, like: Tensor) -> Hyper:
 
 
 def _as_site(law: Any) -> Any:
-    """The same law in a form that Pyro can sample, which one of torch is not."""
+    """The same law in a form that Pyro can sample; torch's own laws are wrapped."""
     return law if callable(law) else dist.TransformedDistribution(law, [])
 
 
 def gamma_law(prior: tuple[float, float] | None, like: Tensor) -> dist.Gamma | None:
-    """Gamma(shape, rate) in the dtype of `like` [...]; None: no prior. Checks of values would hold up the host."""
+    """Gamma(shape, rate) in the dtype of `like` [...]; None without a prior. Validation would make the host wait."""
     if prior is None:
         return None
     return dist.Gamma(*(like.new_tensor(float(value)) for value in prior), validate_args=False)
 
 
 class GammaConcentration(HyperPrior):
-    """A prior whose one hyperparameter is a `concentration` alpha, fixed or with a gamma law, of whatever sticks:
+    """A prior with one hyperparameter, the `concentration` alpha, fixed or with a gamma law, given its sticks:
 
         alpha ~ Gamma(shape, rate),    alpha | sticks ~ Gamma(shape + count, rate - sum of their logarithms)
 
-    q(alpha) is Gamma(shape, rate) [2], or (alpha, 1) where alpha is fixed.
+    q(alpha) is Gamma(shape, rate) [2], or (alpha, 1) if alpha is fixed.
     """
 
     concentration: float
@@ -102,7 +106,7 @@ class GammaConcentration(HyperPrior):
         return {"concentration": gamma_law(self.concentration_prior, like)}
 
     def draw_concentration(self, h: Hyper, count: int, rate: Tensor | float, generator: torch.Generator) -> Hyper:
-        """alpha ~ Gamma(shape + count, prior rate + `rate` []); h as it is where alpha is fixed."""
+        """Draw alpha ~ Gamma(shape + count, prior rate + `rate` []); h unchanged if alpha is fixed."""
         if self.concentration_prior is None:
             return h
         shape, prior_rate = self.concentration_prior
@@ -110,11 +114,11 @@ class GammaConcentration(HyperPrior):
         return {"concentration": drawn / (prior_rate + rate)}
 
     def initial_concentration(self, like: Tensor) -> Tensor:
-        """q(alpha) [2] to start from, in the dtype and on the device of `like` [...]."""
+        """The initial q(alpha) [2], in the dtype and on the device of `like` [...]."""
         return like.new_tensor(self.concentration_prior or (self.concentration, 1.0))
 
     def best_concentration(self, q: Tensor, count: int, rate: Tensor) -> Tensor:
-        """The optimal q(alpha) [2] given expected logarithms of `count` sticks, minus their sum in `rate` []."""
+        """The optimal q(alpha) [2]; `rate` [] is minus the sum of the expected logarithms of `count` sticks."""
         return best_gamma(q, self.concentration_prior, count, rate)
 
     def expect_concentration(self, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -123,8 +127,10 @@ class GammaConcentration(HyperPrior):
 
 
 def best_gamma(q: Tensor, prior: tuple[float, float] | None, count: int, rate: Tensor) -> Tensor:
-    """The optimal q(alpha) [2] given expected logarithms of `count` sticks, minus their sum in `rate` []; q itself of a
-    fixed alpha."""
+    """The optimal q(alpha) [2], or q itself if alpha is fixed.
+
+    `rate` [] is minus the sum of the expected logarithms of `count` sticks.
+    """
     if prior is None:
         return q
     shape, prior_rate = prior
@@ -132,7 +138,7 @@ def best_gamma(q: Tensor, prior: tuple[float, float] | None, count: int, rate: T
 
 
 def expect_gamma(q: Tensor, prior: tuple[float, float] | None) -> tuple[Tensor, Tensor, Tensor]:
-    """(E alpha, E log alpha, KL(q || p)), each [], under q(alpha) [2]; (alpha, 1) of a fixed alpha."""
+    """(E alpha, E log alpha, KL(q || p)), each [], under q(alpha) [2], which is (alpha, 1) if alpha is fixed."""
     shape, rate = q
     if prior is None:
         return shape / rate, (shape / rate).log(), q.new_zeros(())
@@ -142,8 +148,10 @@ def expect_gamma(q: Tensor, prior: tuple[float, float] | None) -> tuple[Tensor, 
 
 
 def slice_step(log_density: Callable[[Tensor], Tensor], value: Tensor, generator: torch.Generator) -> Tensor:
-    """A step from `value` [] that leaves exp(log_density) on the real line invariant (Neal 2003): stepping out by 1,
-    then shrinking towards the value."""
+    """A slice step from `value` [] for the density exp(log_density) on the real line (Neal 2003).
+
+    The interval is stepped out by 1, then shrunk towards the value.
+    """
     height, place = uniforms((2,), generator)
     level = log_density(value) + torch.log1p(-height)
     low = value - place

@@ -43,7 +43,7 @@ class IndianBuffetProcess(GammaConcentration, FeaturePrior):
     concentration_prior: GammaPrior | None = None
 
     def expected_features(self, num_data: int) -> float:
-        """E[K+] of N rows at the start value: alpha H_N."""
+        """E[K+] for N rows at the starting value: alpha H_N."""
         return self.concentration * _harmonic(num_data)
 
     # -- the truncated model -------------------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ class IndianBuffetProcess(GammaConcentration, FeaturePrior):
     def draw_probabilities(
         self, pi: Tensor, counts: Tensor, num_data: int, h: Hyper, generator: torch.Generator
     ) -> Tensor:
-        """Each pi_k of [K] between its neighbours, those in even places and then those in odd ones, by slice steps."""
+        """Slice steps for each pi_k of [K] between pi_{k-1} and pi_{k+1}, first for even and then for odd places."""
         power = counts.to(pi)
         power = torch.cat([power[:-1], power[-1:] + h["concentration"].to(pi)])
         for first in (0, 1):
@@ -82,7 +82,7 @@ class IndianBuffetProcess(GammaConcentration, FeaturePrior):
         return self.draw_concentration(h, len(pi), -pi[-1].log(), generator)
 
     def log_features(self, counts: Tensor, num_data: int, h: Hyper) -> Tensor:
-        """The nested integral [] over pi_K < ... < pi_1 as a polynomial in the outermost one, from counts [K]."""
+        """The nested integral [] over pi_K < ... < pi_1, from counts [K], as a polynomial in the outermost pi."""
         alpha = h["concentration"]
         coefficients, shift = torch.ones_like(alpha).unsqueeze(0), alpha  # of x^(shift + i)
         for count in reversed(counts.tolist()):
@@ -102,8 +102,9 @@ class IndianBuffetProcess(GammaConcentration, FeaturePrior):
     def log_infinite(self, counts: Tensor, num_data: int, h: Hyper) -> Tensor:
         """log p [] of a matrix with column counts [K+] > 0, up to the number of orders of its columns.
 
-        The law of the class of matrices that differ in the order of columns is this less sum_h log K_h! over groups of
-        equal columns.
+        The log probability of the class of matrices that differ in the order of columns is this minus sum_h log K_h!
+        over
+        groups of equal columns.
         """
         alpha, m = h["concentration"], counts.to(h["concentration"])
         total = torch.as_tensor(float(num_data + 1), dtype=m.dtype, device=m.device)
@@ -111,15 +112,17 @@ class IndianBuffetProcess(GammaConcentration, FeaturePrior):
         return len(counts) * alpha.log() - alpha * _harmonic(num_data) + each.sum()
 
     def draw_active(self, counts: Tensor, num_data: int, generator: torch.Generator) -> Tensor:
-        """pi_k | Z ~ Beta(m_k, N - m_k + 1) [K+] of features that some row has."""
+        """Draw pi_k | Z ~ Beta(m_k, N - m_k + 1) [K+] of features that some row has."""
         one, two = (
             torch._standard_gamma(shape.double(), generator=generator) for shape in (counts, num_data - counts + 1)
         )
         return one / (one + two)
 
     def draw_empty(self, floor: Tensor, num_data: int, h: Hyper, generator: torch.Generator) -> Tensor:
-        """Probabilities [J] above `floor` [] of features that no row has: a Poisson process of intensity
-        alpha (1 - pi)^N / pi, by thinning one of intensity alpha / pi."""
+        """Draw the probabilities [J] above `floor` [] of features that no row has.
+
+        They are a Poisson process of intensity alpha (1 - pi)^N / pi, drawn by thinning one of intensity alpha / pi.
+        """
         width = -floor.log()
         number = int(torch.poisson((h["concentration"] * width).reshape(1), generator=generator))
         place, kept = uniforms((2, number), generator)
@@ -130,7 +133,7 @@ class IndianBuffetProcess(GammaConcentration, FeaturePrior):
         """alpha | Z ~ Gamma(shape + K+, rate + H_N), pi integrated out."""
         return self.draw_concentration(h, num_features, _harmonic(num_data), generator)
 
-    # -- SVI: for E log(1 - pi_k) the multinomial bound L_k at its optimum, without a K x K array --------------------
+    # -- SVI: for E log(1 - pi_k) the multinomial bound L_k at its optimum, without an array [K, K] --------------------
 
     def initial(self, like: Tensor, truncation: int) -> FeatureFactors:
         q = self.initial_concentration(like)

@@ -58,7 +58,7 @@ class MixtureOfFiniteMixtures(GammaConcentration, PartitionPrior):
         return float((self._log_law(k).exp() * k * -torch.expm1(log_empty)).sum())
 
     def _log_v(self, num_data: int, first: int, number: int, gamma: Tensor) -> Tensor:
-        """log V_N(t) [number] of t = first, first + 1, ..."""
+        """log V_N(t) [number] for t = first, first + 1, ..."""
         more = torch.arange(self._num_terms, dtype=torch.float64, device=gamma.device)  # k - t
         k = first + torch.arange(number + len(more) - 1, dtype=torch.float64, device=gamma.device)
         terms = torch.lgamma(k + 1) + self._log_law(k) + torch.lgamma(gamma * k) - torch.lgamma(gamma * k + num_data)
@@ -69,5 +69,5 @@ class MixtureOfFiniteMixtures(GammaConcentration, PartitionPrior):
         return (k - 1) * math.log(self.size) - self.size - torch.lgamma(k)
 
     @property
-    def _num_terms(self) -> int:  # of the sums over k; all others are 40 nats below the largest
+    def _num_terms(self) -> int:  # of the sums over k; all further terms are 40 nats below the largest
         return math.ceil(self.size + 16 + math.sqrt(180 + 80 * self.size))

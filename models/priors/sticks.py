@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 
 
 def log_stick_weights(sticks: Tensor) -> Tensor:
-    """log pi [..., T] of stick proportions v [..., T-1].
+    """log pi [..., T] from stick proportions v [..., T-1].
 
     >>> log_stick_weights(torch.tensor([0.5, 0.5])).exp()
     tensor([0.5000, 0.2500, 0.2500])
@@ -28,7 +28,7 @@ def log_stick_weights(sticks: Tensor) -> Tensor:
 
 
 def broken(log_v: Tensor, log_rest: Tensor) -> Tensor:
-    """log pi [..., T], or its expectation, from those of v and of 1 - v, each [..., T-1]."""
+    """log pi [..., T], or its expectation, from log v and log(1 - v), or their expectations, each [..., T-1]."""
     return pad(log_v, (0, 1)) + pad(log_rest.cumsum(-1), (1, 0))
 
 
@@ -39,7 +39,7 @@ def posterior_sticks(counts: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tens
 
 
 def expected_log_sticks(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """(E log v, E log(1 - v)), each [T - 1], of sticks v ~ Beta(a, b), each [T - 1]."""
+    """(E log v, E log(1 - v)), each [T - 1], for sticks v ~ Beta(a, b), each [T - 1]."""
     total = torch.digamma(a + b)
     return torch.digamma(a) - total, torch.digamma(b) - total
 
@@ -50,16 +50,17 @@ def log_beta(a: Tensor, b: Tensor) -> Tensor:
 
 
 def log_labelled_prior(counts: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """log p(z) [...] of the truncated prior, sticks integrated out, from counts [..., T], empty ones included."""
+    """log p(z) [...] of the truncated prior with sticks integrated out, from counts [..., T], which may be 0."""
     counts = counts.to(torch.promote_types(counts.dtype, b.dtype))
     return (log_beta(*posterior_sticks(counts, a, b)) - log_beta(a, b)).sum(-1)
 
 
 def log_swap_ratio(counts: list[float], k: int, rest: float, a: list[float], b: list[float]) -> float:
-    """log of the factor by which p(z) changes when labels k and k + 1 are exchanged; rest = n_{>k+1}.
+    """Log of the factor by which p(z) changes if labels k and k + 1 are exchanged; rest = n_{>k+1}.
 
-    B(a_k + n_{k+1}, b_k + n_k + r) B(a_{k+1} + n_k, b_{k+1} + r) over the same with the counts exchanged; of the last
-    pair the first factors only. Lists a, b [T - 1] and counts [T].
+    The factor is B(a_k + n_{k+1}, b_k + n_k + r) B(a_{k+1} + n_k, b_{k+1} + r) over the same with the counts exchanged;
+    for
+    the last pair only the first factors appear. a, b are lists [T - 1], counts is a list [T].
     """
     own, other = counts[k], counts[k + 1]
 
@@ -71,10 +72,11 @@ def log_swap_ratio(counts: list[float], k: int, rest: float, a: list[float], b: 
 
 
 def best_order(counts: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """The order [T] of the components, from counts [T], in which p(z) is largest.
+    """The order [T] of the components, from counts [T], for which p(z) is largest.
 
-    Decreasing sizes are best in places 1..T-1 for any choice of the component in the last place, and each is tried. Of
-    orders that are equal but for rounding the one nearest to decreasing sizes is taken.
+    For any choice of the component in the last place, decreasing sizes are best in places 1..T-1, and each choice is
+    tried.
+    Among orders that are equal up to rounding, the one nearest to decreasing sizes is taken.
     """
     decreasing = counts.argsort(descending=True, stable=True)
     T = len(counts)

@@ -47,9 +47,10 @@ class DirichletTopics(HyperPrior):
     def draw(
         self, h: Hyper, documents: Tensor, words: Tensor, generator: torch.Generator, most_tokens: int | None = None
     ) -> Hyper:
-        """New hyperparameters given the counts of each topic in each document [N, K] and of each word [V, K] in it.
+        """Draw new hyperparameters given the topic counts of each document [N, K] and of each word [V, K].
 
-        The documents are those of this rank, the words of all. `most_tokens` of a document of any; None: not known.
+        `documents` are this rank's, `words` those of all ranks. `most_tokens`: of any document of any rank; None: not
+        known.
         """
         if all(law is None for law in self.laws(documents).values()):
             return h
@@ -57,28 +58,30 @@ class DirichletTopics(HyperPrior):
             "document_concentration": Tally.of(documents).over_ranks(most_tokens),
             "topic_concentration": Tally.of(words.T),
         }
-        # a slice step for one of them looks at its own factor alone; the other's is constant in it
+        # a slice step for one hyperparameter needs only its own factor; the other factor is constant
         return self.slide(h, lambda at: sum(table.log_polya(at[name]) for name, table in tables.items()), generator)
 
 
 @dataclass(frozen=True)
 class Tally:
-    """Counts [R, K], each value once with its number: all that their law depends on. Where the host would have to wait
-    to know how many values there are, each count stands for itself."""
+    """Counts [R, K] as distinct values with their numbers, which are sufficient for their law.
 
-    values: Tensor  # [A] float64, the counts there are
-    numbers: Tensor  # [A] float64, how often
-    totals: Tensor  # [B] float64, the totals of rows that there are
-    total_numbers: Tensor  # [B] float64
+    Where the host would have to wait for the number of distinct values, each count is its own value.
+    """
+
+    values: Tensor  # [A] float64, the distinct counts
+    numbers: Tensor  # [A] float64, how often each occurs
+    totals: Tensor  # [B] float64, the distinct row totals
+    total_numbers: Tensor  # [B] float64, how often each occurs
     width: int  # K
 
     @classmethod
     def of(cls, counts: Tensor) -> Tally:
-        """From counts [R, K]."""
+        """The tally of counts [R, K]."""
         return cls(*_distinct(counts), *_distinct(counts.sum(-1)), counts.shape[-1])
 
     def over_ranks(self, most: int | None = None) -> Tally:
-        """That of the counts of all ranks, of which no total is above `most`; None: not known."""
+        """The tally of the counts of all ranks, where no row total is above `most`; None: not known."""
         if ranks() is None:
             return self
         most = int(all_largest(self.totals.max().long())) if most is None else most
@@ -89,13 +92,13 @@ class Tally:
         return Tally(every, numbers, every, total_numbers, self.width)
 
     def log_polya(self, concentration: Tensor) -> Tensor:
-        """log int prod theta^counts Dir(theta; a 1) d theta [] in double precision, of all rows, at a [] float64."""
+        """log int prod theta^counts Dir(theta; a 1) d theta [] float64, summed over rows, at a [] float64."""
         rows = _log_rising(concentration * self.width, self.totals) @ self.total_numbers
         return _log_rising(concentration, self.values) @ self.numbers - rows
 
 
 def mean_proportions(counts: Tensor, concentration: Tensor | float) -> Tensor:
-    """E theta [..., K] given (expected) counts [..., K], from theta ~ Dir(a 1_K)."""
+    """E theta [..., K] given (expected) counts [..., K], for theta ~ Dir(a 1_K)."""
     shape = counts + concentration
     return shape / shape.sum(-1, keepdim=True)
 
@@ -108,5 +111,5 @@ def _distinct(counts: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _log_rising(a: Tensor, counts: Tensor) -> Tensor:
-    """log Gamma(a + n) / Gamma(a) [...] of n [...]."""
+    """log Gamma(a + n) / Gamma(a) [...] for counts n [...]."""
     return torch.lgamma(a + counts) - torch.lgamma(a)

@@ -1,4 +1,4 @@
-"""Targets, one file each: a target says what y is, encodes y and decodes scores; `base` states the interface."""
+"""Targets: a target encodes y for the loss and decodes scores; `base` states the interface."""
 
 from .base import Classes, ClassTarget, Target
 from .classes import Binary, EachClass

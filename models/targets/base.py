@@ -1,7 +1,7 @@
-"""The interface of a target: one object encodes y for the loss, and decodes scores to y.
+"""The interface of a target: one object that encodes y for the loss and decodes scores to y.
 
-A model uses it to make the targets of the kernels, a posterior to make labels and probabilities. Since both use the
-same object, fit and prediction cannot disagree; `testing.check_model` checks this.
+A model uses it to make the kernels' targets, a posterior to make labels and probabilities. Since both use the same
+object, fit and prediction cannot disagree; `testing.check_model` checks this.
 """
 
 from __future__ import annotations
@@ -21,54 +21,58 @@ from ..sparse import Rows
 
 
 class Target(Config, ABC):
-    """What y is, given C scores of each row. Methods that depend on the loss take it as an argument.
+    """The kind of y, with C scores for each row. Methods that depend on the loss take it as an argument.
 
     If y has labels, derive from `ClassTarget`, which needs one method.
     """
 
-    ordered: ClassVar[bool] = False  # the order of its classes means something
-    has_classes: ClassVar[bool] = False  # y has labels of classes, which have probabilities
-    is_matrix: ClassVar[bool] = False  # y is [N, C], with a column for each of several questions
+    ordered: ClassVar[bool] = False  # whether the order of its classes matters
+    has_classes: ClassVar[bool] = False  # whether y has class labels, which have probabilities
+    is_matrix: ClassVar[bool] = False  # whether y is [N, C], with several columns
 
     @property
     @abstractmethod
     def num_scores(self) -> int:
-        """C, the scores that a row has."""
+        """C, the number of scores of a row."""
 
     def values(self, y: Any, X: Rows) -> Rows:
-        """What a user passes as y for the rows of X [N, D], as it is: [N], of numbers, or NaN where missing."""
+        """The numbers [N] that a user passes as y for the rows of X [N, D], not encoded; NaN where missing."""
         return as_vector(y, X)
 
     @abstractmethod
     def read(self, y: Tensor, like: Rows) -> Tensor:
-        """Targets [..., C] in the dtype of `like` of such values [...], NaN where one is missing."""
+        """Targets [..., C] in the dtype of `like`, from values of y [...]; NaN where missing."""
 
     @abstractmethod
     def decisions(self, scores: Tensor, loss: Loss) -> Tensor:
-        """What `decision_function` says, [..., L] or of two classes [...], of scores [..., C]."""
+        """The result of `decision_function`, [..., L] or [...] for two classes, from scores [..., C]."""
 
     @abstractmethod
     def choose(self, decisions: Tensor) -> Tensor:
-        """The y [...] that decisions [...] or [..., L] stand for."""
+        """The y [...] for decisions [...] or [..., L]."""
 
     def probabilities(self, scores: Tensor, loss: Loss) -> Tensor:
-        """Probabilities [..., L] of the classes at scores [..., C]: the softmax of `log_density` over y."""
+        """Class probabilities [..., L] at scores [..., C]: the softmax of `log_density` over y."""
         raise NotImplementedError(f"{type(self).__name__} has no classes: use predict(X).")
 
-    # -- what follows --------------------------------------------------------------------------------------------------
+    # -- methods with defaults -----------------------------------------------------------------------------------------
 
     def of(self, classes: Tensor | None) -> Self:
-        """The target of a model with these classes [L]; None: they are not known yet."""
+        """The target of a model with these classes [L]; None: they are not yet known."""
         return self
 
     def find_classes(self, y: Tensor, like: Rows) -> Tensor | None:
-        """The sorted classes [L] of values [...], or those given; None if y has none. ValueError if it is no such y."""
+        """The sorted classes [L] of values [...], or the given ones; None if y has no classes.
+
+        ValueError on other y.
+        """
         self.read(y, like)
         return None
 
     def factor(self, loss: Loss) -> Loss:
-        """The loss as kernels read it on these targets; of a loss that is so already the same. Before the classes are
-        known, one of the same kind, by which backends tell whether they serve it.
+        """The loss for these targets, as kernels read it.
+
+        Before the classes are known it is a loss of the same kind, by which backends tell whether they serve it.
 
         Raises
         ------
@@ -77,7 +81,7 @@ class Target(Config, ABC):
         return loss
 
     def encode(self, y: Any, X: Rows) -> Tensor:
-        """Targets [N, C] in the dtype of X [N, D] of what a user passes as y, NaN where one is missing."""
+        """Targets [N, C] in the dtype of X [N, D] from a user's y; NaN where missing."""
         return self.read(self.values(y, X), X)
 
     def decode(self, scores: Tensor, loss: Loss) -> Tensor:
@@ -89,21 +93,21 @@ class Target(Config, ABC):
         return masked(loss).log_factor(scores, self.read(y, scores)).sum(-1)
 
     def expected_probabilities(self, score_mean: Tensor, score_var: Tensor, loss: Loss) -> Tensor:
-        """About E probabilities(f) [..., L] of uncertain scores [..., C]; default: those at the mean."""
+        """Approximation of E probabilities(f) [..., L] for uncertain scores [..., C]; default: those at the mean."""
         return self.probabilities(score_mean, loss)
 
     def log_odds(self, probabilities: Tensor) -> Tensor:
-        """Decisions of probabilities [..., L]: their logarithms, of two classes the log odds of the larger label."""
+        """Decisions for probabilities [..., L]: their logarithms; for two classes the log odds of the larger label."""
         return probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny).log()
 
 
 class Classes:
-    """The domain of given class labels."""
+    """The domain of class labels."""
 
     words = "sorted integer labels [L] of at least two classes"
 
     def read(self, value: Any) -> Tensor:
-        """The labels [L]; ValueError or TypeError if they are no such labels."""
+        """The labels [L]; ValueError or TypeError unless they are increasing integers."""
         labels = as_tensor("classes", value)
         if labels.ndim != 1 or len(labels) < 2 or labels.is_floating_point() or labels.dtype == torch.bool:
             raise ValueError
@@ -132,11 +136,11 @@ class ClassTarget(Target):
 
     @abstractmethod
     def codes(self) -> Tensor:
-        """The targets [L, C] of the classes 0..L-1, as the loss takes them: -1 / +1 of a binary one."""
+        """The targets [L, C] of the classes 0..L-1, as the loss takes them: -1 / +1 for a binary loss."""
 
     @property
     def labels(self) -> Tensor:
-        """The classes [L], which are known once y is."""
+        """The classes [L]; ValueError if they are not yet known."""
         if self.classes is None:
             raise ValueError(f"{type(self).__name__} has no classes yet: fit, or pass them as classes=.")
         return self.classes
@@ -166,7 +170,7 @@ class ClassTarget(Target):
         return loss.log_factor(scores.unsqueeze(-2), self.codes().to(scores)).sum(-1)
 
     def contrast(self, values: Tensor) -> Tensor:
-        """Decisions by values of the classes [..., L]: of two classes by how much the larger label has more, [...]."""
+        """Decisions from class values [..., L]; for two classes the larger label's value minus the other, [...]."""
         return values[..., 1] - values[..., 0] if len(self.labels) == 2 else values
 
     def decisions(self, scores: Tensor, loss: Loss) -> Tensor:

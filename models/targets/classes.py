@@ -14,7 +14,7 @@ from .base import ClassTarget
 
 @dataclass(eq=False)
 class Binary(ClassTarget):
-    """Two classes, -1 and +1 of one score: that of the larger label is positive."""
+    """Two classes with one score and targets -1 and +1; positive scores mean the larger label."""
 
     def codes(self) -> Tensor:
         return torch.tensor([[-1.0], [1.0]])
@@ -36,9 +36,9 @@ class Binary(ClassTarget):
 
 @dataclass(eq=False)
 class EachClass(ClassTarget):
-    """L classes with a score each: +1 at the class of the point and -1 elsewhere.
+    """L classes with a score each: target +1 at the class of the point and -1 elsewhere.
 
-    A binary loss is used one-versus-rest; in another one, such as `CrammerSinger`, all scores meet.
+    A binary loss is used one-versus-rest; other losses, such as `CrammerSinger`, have one joint factor of all scores.
     """
 
     def codes(self) -> Tensor:
@@ -48,7 +48,7 @@ class EachClass(ClassTarget):
         return OneVsRest(loss) if loss.binary else super().factor(loss)
 
     def decisions(self, scores: Tensor, loss: Loss) -> Tensor:
-        """The scores [..., L], of two classes their difference."""
+        """The scores [..., L]; for two classes their difference [...]."""
         return self.contrast(scores)
 
     def probabilities(self, scores: Tensor, loss: Loss) -> Tensor:

@@ -70,5 +70,5 @@ class LabelSet(Target):
         return (decisions > 0).long()
 
     def probabilities(self, scores: Tensor, loss: Loss) -> Tensor:
-        """Of each label [..., C] that it is present."""
+        """The probability [..., C] of each label to be present."""
         return self.decisions(scores, loss).sigmoid()

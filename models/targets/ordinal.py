@@ -70,7 +70,7 @@ class Ordinal(ClassTarget):
             return loss
         if not loss.binary:
             raise ValueError(f"loss is {loss!r}; Ordinal() needs a binary one such as Hinge() or Logistic().")
-        if self.classes is None:  # how many levels there are is not known yet
+        if self.classes is None:  # the number of levels is not yet known
             return AllThresholds(loss)
         L, margin = len(self.classes), float(getattr(loss.unmasked, "margin", 1.0))
         even = tuple(2 * margin * (k - L / 2) for k in range(1, L))

@@ -14,7 +14,7 @@ from .base import Target
 
 @dataclass(eq=False)
 class Real(Target):
-    """A y of real numbers, of which the score is a prediction; NaN is a missing one. It needs a regression loss."""
+    """Real numbers y that the score predicts; NaN is a missing target. It needs a regression loss."""
 
     num_scores = 1
 

@@ -1,4 +1,4 @@
-"""Many tasks, each with a target of its own column."""
+"""Many tasks, each with its targets in one column."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Tasks(Target):
 
     @property
     def has_classes(self) -> bool:  # type: ignore[override]
-        """Whether each task has."""
+        """Whether the target of each task has classes."""
         return self.each.has_classes
 
     @property
@@ -52,14 +52,14 @@ class Tasks(Target):
         return self.each.factor(loss)
 
     def decisions(self, scores: Tensor, loss: Loss) -> Tensor:
-        """Those of each task, [..., M] or [..., M, L]."""
+        """The decisions of each task, [..., M] or [..., M, L]."""
         return self.each.decisions(scores.unsqueeze(-1), loss)
 
     def choose(self, decisions: Tensor) -> Tensor:
         return self.each.choose(decisions)
 
     def probabilities(self, scores: Tensor, loss: Loss) -> Tensor:
-        """Of the classes of each task [..., M, L]."""
+        """The class probabilities of each task [..., M, L]."""
         return self.each.probabilities(scores.unsqueeze(-1), loss)
 
     def log_odds(self, probabilities: Tensor) -> Tensor:
