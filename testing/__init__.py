@@ -1,5 +1,4 @@
-"""Conformance checks for what users add (a prior, likelihood, loss, target, kernel or model), and exact references for
-tiny data."""
+"""Checks of a user's prior, likelihood, loss, target, kernel or model, and exact references for tiny data."""
 
 from .enumeration import partition_posterior
 from .features import feature_posterior

@@ -1,15 +1,16 @@
-"""Exact posteriors of tiny data sets: every partition, or every labelling, with its exact weight.
+"""Exact posteriors of tiny data sets: the exact weight of every partition, or of every labelling.
 
     p(z, X, y) = p(z) prod_k m(X_k) I(X_k, y_k),     I = integral of N(eta; 0, nu^2 I) prod_n phi(y_n | eta^T a_n) d eta
 
-p(z) from the model's prior object, hyperparameters that have a law by quadrature; m in closed form from the family; I
-by quadrature on a grid of eta, where a missing target is the factor 1.
-Where components repel, every hyperplane sees all points and I depends on who is in its component:
+p(z) comes from the model's prior object, with hyperparameters that have a law integrated by quadrature; m is in closed
+form from the family; I is by quadrature on a grid of eta, where a missing target has the factor 1.
+
+If components repel, every hyperplane sees all points, and its integral depends on the points S of its component:
 
     g(S) = integral of N(eta; 0, nu^2 I) prod_{n in S} phi(+1 | eta^T a_n) prod_{n not in S} phi(-1 | eta^T a_n) d eta
 
-once for each of the T components of a truncated model, relative to a component without points, g(S_k) / g(empty), in
-the infinite one (docs/derivations/repelling, "Hyperplanes without points").
+A truncated model has this factor for each of its T components; the infinite model has it relative to a component
+without points, g(S_k) / g(empty) (docs/derivations/repelling, "Hyperplanes without points").
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def partition_posterior(model: Mixture, X: Any, y: Any = None, *, truncation: in
 
     Raises
     ------
-    ValueError    if there are too many points, or if classifiers that meet in one factor have more than 3 weights.
+    ValueError    if there are too many points, or if classifiers with a joint factor have more than 3 weights.
     """
     log_weights = partition_log_weights(model, X, y, truncation=truncation)
     probabilities = torch.tensor(list(log_weights.values()), dtype=torch.float64).softmax(0).tolist()
@@ -47,9 +48,9 @@ def partition_posterior(model: Mixture, X: Any, y: Any = None, *, truncation: in
 
 
 def log_evidence(model: Mixture, X: Any, y: Any = None, *, truncation: int | None = None) -> float:
-    """log p(X, y) = log sum_z p(z, X, y): what an ELBO bounds (the margin factors are not normalized over y).
+    """log p(X, y) = log sum_z p(z, X, y), the upper bound of an ELBO; the margin factors are not normalized over y.
 
-    Of an infinite model whose components repel: relative to the components without points.
+    In an infinite model whose components repel it is relative to the components without points.
     """
     log_weights = partition_log_weights(model, X, y, truncation=truncation)
     return float(torch.tensor(list(log_weights.values()), dtype=torch.float64).logsumexp(0))
@@ -75,7 +76,7 @@ def partition_log_weights(
     for labels in labellings:
         sizes = tuple(labels.count(k) for k in range(truncation or max(labels) + 1))
         blocks = [sum(1 << n for n, label in enumerate(labels) if label == k) for k in range(len(sizes))]
-        case = sizes if truncation else tuple(sorted(sizes))  # a partition's blocks have no order
+        case = sizes if truncation else tuple(sorted(sizes))  # the blocks of a partition have no order
         if case not in log_priors:
             log_priors[case] = log_structure_prior(law_of(resolved.prior, truncation), case)
         log_weights[labels] = log_priors[case] + sum(log_block[block] for block in blocks)
@@ -93,10 +94,11 @@ def partitions(num_data: int) -> Iterator[Labels]:
 
 
 def log_classifier_integrals(data: Data, model: Any, members: Tensor) -> Tensor:
-    """log I, or log g, [B] of the classifiers of B blocks, given as rows of 0 and 1 [B, N]: a sum over a grid of eta.
+    """log I, or log g, [B] of the classifiers of B blocks, given as rows of 0 and 1 [B, N].
 
-    The grid covers 9 prior standard deviations. With 1, 2 or 3 weights it has a step of 0.001, 0.02 or 0.12 of them,
-    and a kink of slope s costs about (s * step)^2 / 12 relative at the points next to it.
+    The integral is a sum over a grid of eta, up to 9 prior standard deviations. With 1, 2 or 3 weights the step is
+    0.001,
+    0.02 or 0.12 of them, and a kink of slope s has a relative error of about (s * step)^2 / 12 at the points beside it.
     """
     num_features, num_scores = data.features.shape[1], data.targets.shape[1]
     total = data.X.new_zeros(len(members))
@@ -116,7 +118,7 @@ def log_classifier_integrals(data: Data, model: Any, members: Tensor) -> Tensor:
 
 
 def _log_factors(data: Data, model: Any, group: list[int], eta: Tensor, members: Tensor) -> Tensor:
-    """log of the sum over nodes eta [G, P C'] of prior mass times the factors, for each block."""
+    """log of the sum over nodes eta [G, P C'] of prior mass times the factors, for each block [B]."""
     weights = model.weight_scale * eta.view(len(eta), data.features.shape[1], len(group))
     scores = torch.einsum("np,gpc->ngc", data.features, weights)
     targets = data.targets[:, None, group]
@@ -129,7 +131,7 @@ def _log_factors(data: Data, model: Any, group: list[int], eta: Tensor, members:
 
 
 def _grid(num_weights: int, like: Tensor) -> Iterator[Tensor]:
-    """Nodes [G, W] in standard deviations, a slab of the first axis at a time."""
+    """Nodes [G, W] in standard deviations, in slabs along the first axis."""
     half = round(9 / _STEPS[num_weights])
     axis = torch.arange(-half, half + 1, dtype=like.dtype, device=like.device) * _STEPS[num_weights]
     rest = torch.cartesian_prod(*[axis] * (num_weights - 1)).view(-1, num_weights - 1) if num_weights > 1 else None
@@ -141,7 +143,7 @@ def _grid(num_weights: int, like: Tensor) -> Iterator[Tensor]:
 
 
 def log_blocks(data: Data, model: Any) -> list[float]:
-    """log m I of every set of points; entry b is the set of the bits of b."""
+    """log m I of every set of points; entry b is the set of the points n for which bit n of b is 1."""
     codes = torch.arange(1 << data.num_data, device=data.X.device)
     members = (codes.unsqueeze(1) >> torch.arange(data.num_data, device=data.X.device) & 1).to(data.X.dtype)
     chi = model.likelihood.prior() + members @ model.likelihood.statistics(data.X)

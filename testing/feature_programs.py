@@ -1,4 +1,4 @@
-"""The Pyro program of a latent feature model, compared site by site with the parts that kernels and exact sums ask."""
+"""Compares the Pyro program of a latent feature model site by site with the parts that kernels and exact sums use."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def check_features(model: Any, X: Any, y: Any = None, lengths: Any = None, seed:
 
 
 def _compare_probabilities(model: Any, h: dict[str, Tensor], sites: Sites, site: str) -> Tensor:
-    """Probabilities [K] of this run; the density of sticks is theirs times prod_{k < K} pi_k."""
+    """Probabilities [K] of this run; the density of sticks is that of the probabilities times prod_{k < K} pi_k."""
     value: Tensor = sites[site]["value"]
     assert value.shape == (model.truncation,), f"the program has {len(value)} {site}; expected {model.truncation}"
     pi = value.cumprod(0) if site == "sticks" else value

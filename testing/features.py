@@ -1,13 +1,13 @@
-"""Exact posteriors of latent features on tiny data: every matrix of bits, or every class of them, with its weight.
+"""Exact posteriors of latent features on tiny data: the weight of every bit matrix, or of every class of matrices.
 
     p(Z, X, y) = p(Z) prod_d E prod_n p(x_nd | m_n) E prod_n phi(y_n | f_n)
 
-The probabilities of the features are integrated out by the prior object. Loadings and weights have Gaussian laws, so
-that predictors m ~ N(0, Z Z^T / p_d) and scores f ~ N(0, nu^2 (Z Z^T + B B^T)) of all rows have as well, with inputs B:
-in closed form for the linear-Gaussian likelihood, else by quadrature in as many dimensions as there are directions.
-Precisions and concentrations that have laws are integrated out by quadrature.
+The prior object integrates the probabilities of the features out. Loadings and weights are Gaussian, so the predictors
+m ~ N(0, Z Z^T / p_d) and the scores f ~ N(0, nu^2 (Z Z^T + B B^T)) of all rows are Gaussian too, with inputs B. Their
+integrals are in closed form for the linear-Gaussian likelihood, else by quadrature over the directions of the
+covariance. Precisions and concentrations with laws are integrated out by quadrature.
 
-A class of matrices of the infinite model is that of all orders of the columns (Griffiths & Ghahramani 2011).
+In the infinite model a class of matrices contains all orders of the columns (Griffiths & Ghahramani 2011).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Bits = tuple[tuple[int, ...], ...]
 def feature_posterior(model: Any, X: Any, y: Any = None, *, truncation: int | None = None) -> dict[Bits, float]:
     """Exact probability of every matrix [N, K] of K = `truncation` features, or of every class of the infinite model.
 
-    A class is written with its columns in ascending order; those of many features are left out.
+    A class is written with its columns in ascending order; classes with many features are left out.
 
     Raises
     ------
@@ -55,7 +55,7 @@ def feature_posterior(model: Any, X: Any, y: Any = None, *, truncation: int | No
 
 
 def log_feature_evidence(model: Any, X: Any, y: Any = None, *, truncation: int) -> float:
-    """log p(X, y) of the truncated model, all latents integrated out: what an ELBO bounds."""
+    """log p(X, y) of the truncated model, with all latents integrated out: the upper bound of an ELBO."""
     log_weights = feature_log_weights(model, X, y, truncation=truncation)
     return float(torch.tensor(list(log_weights.values()), dtype=torch.float64).logsumexp(0))
 
@@ -63,7 +63,7 @@ def log_feature_evidence(model: Any, X: Any, y: Any = None, *, truncation: int) 
 def feature_log_weights(model: Any, X: Any, y: Any = None, *, truncation: int | None = None) -> dict[Bits, float]:
     """log p(Z, X, y) of every matrix of the truncated model, or of every class of the infinite one.
 
-    A finite prior has `model.truncation` features whatever `truncation` says.
+    A finite prior has `model.truncation` features, whatever `truncation` is.
     """
     resolved = model.resolve(X, y)
     data = resolved.data(X, y)
@@ -75,8 +75,10 @@ def feature_log_weights(model: Any, X: Any, y: Any = None, *, truncation: int | 
 
 
 def shared_features(features: Tensor) -> Tensor:
-    """Numbers [2 N^2 + 3] that do not depend on the order of features: which rows share 1 and 2, and whether there are
-    1, 2 and 3 that some row has."""
+    """Numbers [2 N^2 + 3] that do not depend on the order of the features [N, K].
+
+    They say which rows share at least 1 and at least 2 features, and whether at least 1, 2 and 3 features are used.
+    """
     bits = features.double().cpu()
     shared, used = bits @ bits.T, bits.sum(0).gt(0).sum()
     return torch.cat([*((shared >= number).flatten() for number in (1, 2)), used >= torch.tensor([1, 2, 3])]).double()
@@ -93,7 +95,7 @@ def _matrices(num_data: int, truncation: int) -> Iterator[Bits]:
 
 
 def _classes(num_data: int) -> Iterator[Bits]:
-    """One matrix of each class: columns without order, none of them empty."""
+    """One matrix of each class: an unordered collection of columns that are not empty."""
     if num_data not in _MOST_FEATURES:
         raise ValueError(f"{num_data} rows have too many classes of matrices. Use one of {list(_MOST_FEATURES)}.")
     columns = list(itertools.product((0, 1), repeat=num_data))[1:]
@@ -103,7 +105,7 @@ def _classes(num_data: int) -> Iterator[Bits]:
 
 
 def _log_prior(prior: Any, num_data: int, infinite: bool) -> Callable[[tuple[Any, ...]], float]:
-    """log p(Z) of the columns of a matrix, hyperparameters summed out."""
+    """A function that returns log p(Z) from the columns of Z, with hyperparameters summed out."""
 
     @cache
     def of_counts(counts: tuple[int, ...]) -> float:
@@ -122,7 +124,7 @@ def _log_prior(prior: Any, num_data: int, infinite: bool) -> Callable[[tuple[Any
 
 
 def _log_likelihood(model: Any, data: FeatureData) -> Callable[[Bits], float]:
-    """log p(X, y | Z), which depends on the numbers of features that rows share alone."""
+    """A function that returns log p(X, y | Z), which depends only on the numbers of features that rows share."""
     known = torch.nonzero(~data.targets.isnan().all(1)).flatten().tolist()
 
     @cache
@@ -144,7 +146,7 @@ def _log_likelihood(model: Any, data: FeatureData) -> Callable[[Bits], float]:
 
 
 def _log_entries(likelihood: Any, data: FeatureData, gram: Tensor) -> float:
-    """log p(X | Z) from Z Z^T [N, N], precisions with laws summed out."""
+    """log p(X | Z) from Z Z^T [N, N], with precisions that have laws summed out."""
     X = data.X.double()
     observed = torch.ones_like(X) if data.observed is None else data.observed
     values, log_weights = hyper_grid(likelihood)
@@ -159,7 +161,7 @@ def _log_entries(likelihood: Any, data: FeatureData, gram: Tensor) -> float:
 def _log_gaussian_entries(
     likelihood: LinearGaussian, X: Tensor, observed: Tensor, gram: Tensor, values: Hyper
 ) -> Tensor:
-    """log N(x_d; offset, Z Z^T / p + I / a) [G], summed over columns, of G values of the precisions a and p."""
+    """log N(x_d; offset, Z Z^T / p + I / a) [G], summed over columns, for G values of the precisions a and p."""
     noise, loading = (values[f"{name}_precision"].unsqueeze(1) for name in ("noise", "loading"))
     residual, total = X - likelihood.offset, noise.new_zeros(len(noise))
     for pattern in torch.unique(observed, dim=1).T:
@@ -173,7 +175,7 @@ def _log_gaussian_entries(
 
 
 def _log_any_entries(likelihood: Any, X: Tensor, observed: Tensor, gram: Tensor, h: Hyper) -> Tensor:
-    """log of the integral over the predictors of each column [], summed over columns."""
+    """log of the integral over the predictors of each column, summed over columns, []."""
     root = _root(gram)
     nodes, log_weights = _nodes(root.shape[1])
     scale = likelihood.loading_precision(h, X.shape[1]).rsqrt()
@@ -184,7 +186,7 @@ def _log_any_entries(likelihood: Any, X: Tensor, observed: Tensor, gram: Tensor,
 
 
 def _log_margin(model: Any, targets: Tensor, covariance: Tensor) -> float:
-    """log E prod_n phi(y_n | f_n) for scores of this covariance [M, M] between rows, independent between classes."""
+    """log E prod_n phi(y_n | f_n) for scores with this covariance [M, M] between rows, independent between classes."""
     root, num_scores = _root(covariance), targets.shape[1]
     groups = [list(range(num_scores))] if model.loss.meets else [[c] for c in range(num_scores)]
     total = 0.0
@@ -197,7 +199,7 @@ def _log_margin(model: Any, targets: Tensor, covariance: Tensor) -> float:
 
 
 def _root(covariance: Tensor) -> Tensor:
-    """R [N, r] with R R^T the covariance, of as few columns as it has directions."""
+    """R [N, r] with R R^T the covariance, where r is its rank."""
     values, vectors = torch.linalg.eigh(covariance)
     kept = values > 1e-10 * values[-1:].clamp(min=1.0)
     return vectors[:, kept] * values[kept].sqrt()
@@ -207,8 +209,8 @@ def _root(covariance: Tensor) -> Tensor:
 def _nodes(num_dimensions: int) -> tuple[Tensor, Tensor]:
     """Nodes [S, r] of the standard normal law and their log weights [S].
 
-    A grid of 8 standard deviations for r = 1 and 2, of which a kink of slope s costs about (s step)^2 / 12 relative
-    next to it; above, 2^14 scrambled Sobol points.
+    For r = 1 and 2 they are a grid of 8 standard deviations, for which a kink of slope s has a relative error of about
+    (s step)^2 / 12 beside it; for larger r they are 2^14 scrambled Sobol points.
     """
     if num_dimensions not in _STEPS:
         engine = torch.quasirandom.SobolEngine(num_dimensions, scramble=True, seed=0)

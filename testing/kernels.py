@@ -1,4 +1,4 @@
-"""Conformance of a backend: what its trace promises holds, and on tiny data it agrees with exact enumeration."""
+"""Conformance of a backend: its trace keeps what its kind promises, and on tiny data it agrees with enumeration."""
 
 from __future__ import annotations
 
@@ -18,18 +18,22 @@ def check_kernel(
 ) -> None:
     """Check a fit to tiny data (5 points or steps, or fewer; 2 classifier features or fewer).
 
-    The model's program, if its prior has sticks, is that of its parts, on which kernels and exact sums stand. An
-    objective never rises. An ELBO never falls and stays below the log evidence of the truncated model. Draws have the
-    exact co-assignment probabilities (or `Reference.indicators`), within five standard errors from batch means. Which
-    of these holds is what the backend says of itself, its `kind`.
+    If the prior has sticks, the model's program must agree with its parts, which kernels and exact sums use. The
+    backend's
+    `kind` decides what else is checked: an objective never rises; an ELBO never falls and stays below the log evidence
+    of
+    the truncated model; draws have the exact co-assignment probabilities (or `Reference.indicators`), within five
+    standard
+    errors from batch means.
 
     Parameters
     ----------
     backend : `Gibbs`, `SVI` (without minibatches), `SmallVariance`, `NUTS`, or another with the same interface
     model : of a structure with a `Reference`; see `register_reference`
     lengths : of the sequences, for a model of states
-    num_batches : batches of consecutive draws from which the standard errors of a sampler come; a quarter of them are
-        tried as well, and the larger errors hold
+    num_batches : number of batches of consecutive draws for a sampler's standard errors; a quarter as many are tried
+        too,
+        and the larger errors are used
 
     Raises
     ------
@@ -38,7 +42,7 @@ def check_kernel(
     """
     reference = reference_of(model)
     prior = getattr(model, "prior", None)
-    if not (isinstance(prior, PartitionPrior) and prior.lacks("sticks")):  # of which a program is made
+    if not (isinstance(prior, PartitionPrior) and prior.lacks("sticks")):  # the program needs sticks
         reference.program(model, X, y, lengths)
     posterior = backend.fit(model, X, y, lengths=lengths)
     values = posterior.trace.values
@@ -67,11 +71,11 @@ def _check_draws(posterior: Any, reference: Reference, exact: dict[Any, float], 
             f"{num_batches} batches. Draw at least {2 * num_batches}, pass fewer num_batches, or give the backend the "
             'kind of what it finds: "bound", "objective" or "estimate".'
         )
-    # a chain that moves slowly has longer batches: few of them say more about it than many
+    # a slowly mixing chain needs longer batches, though their errors are less certain
     error = torch.maximum(_standard_errors(found, num_batches), _standard_errors(found, num_batches // 4))
     expected = sum(weight * reference.indicators(torch.tensor(latents)) for latents, weight in exact.items())
     off = (found.mean(0) - torch.as_tensor(expected)).abs()
-    # what never changed has no error estimate: allow one draw's worth
+    # an indicator that never changed has no error estimate: allow one draw's worth
     ratio = float((off / (error + 1 / len(found))).max())
     assert (off <= 5 * error + 1 / len(found)).all(), (
         f"co-assignment probabilities are off by up to {ratio:.1f} standard errors"
@@ -79,6 +83,6 @@ def _check_draws(posterior: Any, reference: Reference, exact: dict[Any, float], 
 
 
 def _standard_errors(found: Tensor, num_batches: int) -> Tensor:
-    """Of the mean of found [S, ...], from the means of consecutive batches."""
+    """The standard error [...] of the mean of found [S, ...], from the means of consecutive batches."""
     batches = torch.stack([batch.mean(0) for batch in found.chunk(max(2, num_batches))])
     return batches.std(0) / len(batches) ** 0.5

@@ -1,7 +1,7 @@
 """Conformance of an observation family: everything that the backends rely on, checked on a data set.
 
-The checks are identities of the interfaces in `models/likelihoods/`, so they need no reference implementation:
-a new family is right if the program that it states, the densities and the normalizers fit together.
+The checks are identities of the interfaces in `models/likelihoods/`, so they need no reference implementation: a new
+family is right if its program, its densities and its normalizers fit together.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from ..models.sparse import SparseRows
 def check_likelihood(likelihood: Likelihood, X: Any, *, generator: torch.Generator | None = None) -> None:
     """Check a family on rows X [N, D] of its support; a few dozen rows are enough.
 
-    Of any family the program and the densities; of an `ExponentialFamily` all that follows from conjugacy too.
+    For any family it checks the program and the densities; for an `ExponentialFamily` all consequences of conjugacy
+    too.
 
     Parameters
     ----------
@@ -76,8 +77,10 @@ def check_likelihood(likelihood: Likelihood, X: Any, *, generator: torch.Generat
 
 
 def _check_resolve(likelihood: Likelihood, family: Likelihood, X: Tensor) -> None:
-    """Every hyperparameter becomes a tensor like X, but for numbers of the domain float or int and lists of columns;
-    resolving again changes nothing, and its own domains take what it gave."""
+    """Require that `resolve` makes every hyperparameter a tensor like X [N, D], within the family's own domains.
+
+    Fields of float, int and lists of columns stay as they are. Resolving again must change nothing.
+    """
     again = _hyperparameters(family.resolve(X[: len(X) // 2]))
     for name, value in _hyperparameters(family).items():
         plain = value if isinstance(value, list) else [value]
@@ -94,7 +97,7 @@ def _check_resolve(likelihood: Likelihood, family: Likelihood, X: Tensor) -> Non
 
 
 def _check_weights(likelihood: Likelihood, X: Tensor) -> None:
-    """A row that counts several times is as many rows."""
+    """Require that a row of X [N, D] with an integer weight counts as that many copies of it."""
     counts = torch.arange(len(X), device=X.device) % 3 + 1
     counted = _hyperparameters(likelihood.resolve(X, counts.double()))
     for name, value in _hyperparameters(likelihood.resolve(X.repeat_interleave(counts, 0))).items():
@@ -105,7 +108,7 @@ def _check_weights(likelihood: Likelihood, X: Tensor) -> None:
 
 
 def _check_program(family: Likelihood, generator: torch.Generator) -> None:
-    """The prior as a Pyro program under a plate: sites named as the parameters, with the density of the draws."""
+    """Require that under a plate the program has sites named as the parameters, with the density of the draws."""
     prior = family.prior()
     parameters = family.draw(prior.expand(3, -1), generator)
 
@@ -126,16 +129,16 @@ def _check_program(family: Likelihood, generator: torch.Generator) -> None:
 
 
 def _check_densities(family: Likelihood, X: Tensor, chi: Tensor, generator: torch.Generator) -> None:
-    """log_density against the distribution, also with parameters indexed as in a program."""
+    """Compare log_density with the distribution [N, K], also with parameters indexed as in a program."""
     parameters = family.draw(chi, generator)
     log_density = family.log_density(X, parameters)
     _require(bool(torch.isfinite(log_density).all()), "log_density is not finite on X.")
     _close(log_density, Likelihood.log_density(family, X, parameters), "log_density")
-    enumerated = torch.arange(len(chi), device=X.device).unsqueeze(1)  # [T, 1], as an enumerated site has it
+    enumerated = torch.arange(len(chi), device=X.device).unsqueeze(1)  # [T, 1], the shape of an enumerated site
     own = family.distribution({name: value[enumerated] for name, value in parameters.items()})
     _require(own.event_shape == X.shape[1:], f"distribution has event shape {own.event_shape}; expected [D].")
     _close(own.log_prob(X), log_density.T, "distribution of enumerated parameters")
-    whole = X.where(~X.isnan(), X.nan_to_num(-torch.inf).amax(0))  # a missing entry may be any that its column has
+    whole = X.where(~X.isnan(), X.nan_to_num(-torch.inf).amax(0))  # a missing entry may take any value of its column
     inside = own.support is not None and bool(own.support.check(whole).all())
     _require(inside, "distribution: rows of X that `check` accepts are outside its support.")
 
@@ -146,13 +149,13 @@ def _check_densities(family: Likelihood, X: Tensor, chi: Tensor, generator: torc
 def _check_statistics(
     family: ExponentialFamily, X: Tensor, responsibilities: Tensor, generator: torch.Generator
 ) -> None:
-    """Shapes, and the sums over components against plain sums."""
+    """Check the statistics' shapes, and compare the sums over components [K, S] with plain sums."""
     statistics, prior = family.statistics(X), family.prior()
     _require(statistics.shape == (len(X), *prior.shape), "statistics and prior differ in length.")
     _require(family.log_base_measure(X).shape == (len(X),), "log_base_measure has not the shape [N].")
     _close(family.weighted_statistics(X, responsibilities), responsibilities.T @ statistics, "weighted_statistics")
     assignments = torch.randint(4, (len(X),), generator=generator, device=X.device)
-    assignments[assignments == 2] = 3  # one component stays empty
+    assignments[assignments == 2] = 3  # so that one component is empty
     plain = torch.stack([statistics[assignments == k].sum(0) for k in range(4)])
     _close(family.summed_statistics(X, assignments, 4), plain, "summed_statistics")
     parameters = family.draw(prior.expand(3, -1), generator)
@@ -176,7 +179,7 @@ def _check_conjugacy(family: ExponentialFamily, X: Tensor, generator: torch.Gene
 
 
 def _check_closed_forms(family: ExponentialFamily, X: Tensor, chi: Tensor) -> None:
-    """Overrides against the generic methods; KL is zero at the prior only; batch shapes."""
+    """Compare overrides with the default methods [K, S]; KL must be 0 only at the prior; check batch shapes."""
     for name, arguments in {"log_predictive": (X, chi), "mean_parameters": (chi,), "kl": (chi,)}.items():
         _close(getattr(family, name)(*arguments), getattr(ExponentialFamily, name)(family, *arguments), name)
     linear = ExponentialFamily.linear_log_density(family, X, family.mean_parameters(chi))
@@ -191,7 +194,7 @@ def _check_closed_forms(family: ExponentialFamily, X: Tensor, chi: Tensor) -> No
 
 
 def _check_chain(family: ExponentialFamily, X: Tensor) -> None:
-    """A chain of predictives gives the block marginal in any order."""
+    """Require that a chain of predictives of X [N, D] gives the block marginal, in any order."""
     prior, total = family.prior(), family.statistics(X).sum(0)
     block = family.log_marginal(prior + total) + family.log_base_measure(X).sum()
     for order, name in ((X, "in order"), (X.flip(0), "in reverse")):
@@ -201,7 +204,7 @@ def _check_chain(family: ExponentialFamily, X: Tensor) -> None:
 
 
 def _check_draws(family: ExponentialFamily, X: Tensor, chi: Tensor, generator: torch.Generator) -> None:
-    """Averages over draws are the expected log density and the KL divergence; draws follow the generator."""
+    """Require that averages over draws are the expected log density [N, K] and KL; draws follow the generator."""
     num_draws, rows = 2000, X[:5]
     many = chi.repeat_interleave(num_draws, 0)
     draws = family.log_density(rows, family.draw(many, generator)).view(len(rows), len(chi), num_draws)
@@ -216,7 +219,7 @@ def _check_draws(family: ExponentialFamily, X: Tensor, chi: Tensor, generator: t
 
 
 def _check_single_precision(likelihood: ExponentialFamily, X: Tensor) -> None:
-    """The same hyperparameters and rows in single and in double precision."""
+    """Compare single with double precision, for the same hyperparameters and rows [N, D]."""
     single = X.float()
     family = likelihood.resolve(single)
     double = family.resolve(single.double())
@@ -229,8 +232,10 @@ def _check_single_precision(likelihood: ExponentialFamily, X: Tensor) -> None:
 
 
 def _check_divergence(family: ExponentialFamily, X: Tensor, generator: torch.Generator) -> None:
-    """D(x, x) = 0 <= D(x, mu), the centres minimize the summed divergence, and its size is that of log densities;
-    skipped if there is none."""
+    """Require D(x, x) = 0 <= D(x, mu) [N, K], and that the centres minimize the summed divergence.
+
+    Its size must be that of log densities. Skipped if there is no divergence.
+    """
     try:
         U = family.coordinates(X)
     except NotImplementedError:
@@ -253,10 +258,11 @@ def _check_divergence(family: ExponentialFamily, X: Tensor, generator: torch.Gen
 
 
 def _check_size(family: ExponentialFamily, X: Tensor, U: Tensor, generator: torch.Generator) -> None:
-    """D(x, mu) = max log p(x | theta) - log p(x | theta of mu), theta from so many copies that no prior is left.
+    """Require D(x, mu) = max log p(x | theta) - log p(x | theta of mu) [N], with so many copies that no prior is left.
 
-    Skipped where the log density of a row has no maximum, as with an unknown covariance: there the prior says how
-    large the divergence is.
+    Skipped if the log density of a row has no maximum, as with an unknown covariance: then the prior determines how
+    large
+    the divergence is.
     """
     prior, statistics = family.prior(), family.statistics(X)
     few, many = (family.expected_log_density(X, prior + n * statistics).diagonal() for n in (1e4, _MANY))
@@ -269,7 +275,7 @@ def _check_size(family: ExponentialFamily, X: Tensor, U: Tensor, generator: torc
 
 
 def _check_centers(family: ExponentialFamily, rows: Tensor, weights: Tensor, points: Tensor) -> None:
-    """No centre of rows with these weights, a step towards one of the points, has a smaller summed divergence."""
+    """Require that no step from the centre of rows [N, D] with these weights towards a point lowers the divergence."""
     center = family.centers((weights @ rows).unsqueeze(0), weights.sum().unsqueeze(0))
     lowest = weights @ family.divergence(rows, center)
     steps = torch.logspace(-4, -1, 4, dtype=rows.dtype, device=rows.device)
@@ -281,7 +287,7 @@ def _check_centers(family: ExponentialFamily, rows: Tensor, weights: Tensor, poi
 
 
 def _check_sparse(likelihood: ExponentialFamily, family: ExponentialFamily, X: Tensor, chi: Tensor) -> None:
-    """Sparse rows give what dense ones give, where the family accepts them."""
+    """Require that sparse rows [N, D] give the same results as dense rows, if the family accepts them."""
     if not family.accepts_sparse:
         return
     sparse = cast(Tensor, SparseRows.of(X))
@@ -304,8 +310,11 @@ def _check_sparse(likelihood: ExponentialFamily, family: ExponentialFamily, X: T
 
 
 def _check_compiled(likelihood: ExponentialFamily, X: Tensor) -> None:
-    """The compiled form, if it has one: what a row weighs in the component that it is in, in another one and in a new
-    one is what tensor code says, also after rows were taken out of their components and put into others."""
+    """Compare the compiled form, if there is one, with the tensor code on rows X [N, D].
+
+    The predictives of a row must agree in its own component, in another one and in a new one, also after rows have been
+    moved between components.
+    """
     if not is_compiled(likelihood) or X.is_cuda:
         return
     model = DPM(likelihood).resolve(X)
@@ -328,7 +337,7 @@ def _check_compiled(likelihood: ExponentialFamily, X: Tensor) -> None:
 
 
 def _hyperparameters(family: Likelihood) -> dict[str, Any]:
-    """The arguments of a family by name; of blocks of columns those of each block."""
+    """The arguments of a family by name; for blocks of columns, the arguments of each block."""
     if not isinstance(family, Product):
         return family.get_params(deep=False)
     parts = [_hyperparameters(part) for part, _ in family.parts]
@@ -336,7 +345,7 @@ def _hyperparameters(family: Likelihood) -> dict[str, Any]:
 
 
 def _agree(family: ExponentialFamily, readings: dict[str, tuple[Any, ...]], sparse: Any, dense: Any) -> None:
-    """Each reading of sparse rows is that of the dense ones."""
+    """Require that the methods named in `readings` give the same results for sparse and dense rows."""
     for name, arguments in readings.items():
         method = getattr(family, name)
         _close(method(sparse, *arguments), method(dense, *arguments), f"{name} of sparse rows", tol=1e-10)
@@ -355,7 +364,7 @@ def _log_prior(family: Likelihood, chi: Tensor, parameters: Parameters) -> Tenso
 
 
 def _close(actual: Tensor, expected: Tensor, what: str, terms: Tensor | None = None, tol: float = 1e-8) -> None:
-    """Equal up to `tol` of the largest number that enters."""
+    """Require equality [...] up to `tol` times the largest number involved."""
     _require(actual.shape == expected.shape, f"{what}: shape {tuple(actual.shape)}, expected {tuple(expected.shape)}.")
     largest = torch.cat([expected.abs().flatten(), (expected if terms is None else terms).abs().flatten()]).amax()
     error = (actual - expected).abs().amax()
@@ -364,7 +373,7 @@ def _close(actual: Tensor, expected: Tensor, what: str, terms: Tensor | None = N
 
 
 def _centered(draws: Tensor, expected: Tensor, what: str) -> None:
-    """The means [...] of draws [..., n] are the expected ones within five standard errors."""
+    """Require that the means [...] of draws [..., n] are the expected ones within five standard errors."""
     error = draws.std(-1) / draws.shape[-1] ** 0.5
     worst = ((draws.mean(-1) - expected).abs() / (5 * error + 1e-8 * (1 + expected.abs()))).amax()
     _require(bool(worst <= 1), f"{what} lies {5 * worst.item():.1f} standard errors off.")
@@ -375,4 +384,4 @@ def _require(holds: bool, message: str) -> None:
         raise AssertionError(message)
 
 
-_MANY = 1e8  # copies of rows, beside which a prior is as good as nothing
+_MANY = 1e8  # copies of rows, beside which the prior is negligible

@@ -1,4 +1,4 @@
-"""Conformance of a margin loss: every reading that it has of the factor is checked against `log_factor`.
+"""Conformance of a margin loss: every method that the loss has is checked against its `log_factor`.
 
 The checks are identities that hold for any loss, so they need no reference implementation: quadrature for the
 integrals, automatic differentiation for the bound, a grid for the optimum, a Gibbs pair for the augmentation.
@@ -23,7 +23,7 @@ from ..models.losses import Loss, Masked
 _NUM_DRAWS = 4_000
 _NUM_SLOPES = 10_000
 _NUM_JOINT_DRAWS = 5_000
-_KS_LIMIT = 2.7  # of sqrt(n) times the distance to an exact law: probability 1e-6
+_KS_LIMIT = 2.7  # limit of sqrt(n) times the distance to an exact law: probability 1e-6
 _SCALES = (0.3, 1.0, 4.0)
 _NUM_CLASSES = 4
 _CLOSE = 1e-6
@@ -33,7 +33,7 @@ _CLOSE = 1e-6
 def check_loss(loss: Loss, *, generator: torch.Generator | None = None) -> None:
     """Check a loss in double precision on scores up to a few times its margin.
 
-    It takes a second or less, of a loss with the numerical defaults for one point alone 1 to 10 seconds.
+    It takes a second or less; 1 to 10 seconds if the loss has the numerical defaults for one point alone.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def _check_factor(loss: Loss, scores: Tensor, y: Tensor) -> None:
 
 
 def _check_columns(loss: Loss, scores: Tensor, y: Tensor) -> None:
-    """The scores of several classes have a factor each, that of the score alone."""
+    """Require that each of several scores [N, C] has its own factor, the same as that of the score alone."""
     several = torch.cat([scores, scores.flip(0) / 2], 1)
     found, shape = loss.log_factor(several, y.expand_as(several)), tuple(several.shape)
     message = f"has shape {tuple(found.shape)} for scores {shape}; expected a factor of each, or `meets` = True"
@@ -133,7 +133,7 @@ def _check_columns(loss: Loss, scores: Tensor, y: Tensor) -> None:
 
 
 def _check_likelihood(loss: Loss, scores: Tensor) -> None:
-    """If the loss says that it is a likelihood, its factors sum to one over the labels at any scores."""
+    """If the loss `is_likelihood`, require that its factors [N] sum to one over the labels at any scores."""
     if not loss.is_likelihood or loss.target == "real":
         return
     num_labels = loss.probabilities(scores).shape[1]
@@ -144,7 +144,7 @@ def _check_likelihood(loss: Loss, scores: Tensor) -> None:
 
 
 def _check_expectation(loss: Loss, scores: Tensor, y: Tensor) -> None:
-    """The bound lies below E log phi, and its derivatives are the pseudo-observation (q(omega) being optimal)."""
+    """Require that the bound [N, 1] lies below E log phi, and that its derivatives are the pseudo-observation."""
     nodes = torch.linspace(-8, 8, 2001, dtype=scores.dtype, device=scores.device)
     weights = (-nodes.square() / 2).softmax(0)
     for deviation in (1e-3, 0.5, 2.0):
@@ -170,10 +170,11 @@ def _check_expectation(loss: Loss, scores: Tensor, y: Tensor) -> None:
 
 
 def _check_conditional(loss: Loss, scores: Tensor, y: Tensor, columns: slice, generator: torch.Generator) -> None:
-    """As one column varies, `majorize` and `augment` at (score - reference) are readings of log_factor [N, 1] there.
+    """Compare `majorize` and `augment` at (score - reference) with log_factor [N, 1], as one column varies.
 
-    The quadratic of `majorize` has its slope, and if it is a closed bound nowhere exceeds it; so has, on average over
-    omega, the pseudo-observation of `augment` (Fisher's identity).
+    The quadratic of `majorize` must have the slope of log_factor and, if it is a closed bound, nowhere exceed it; so
+    must
+    the pseudo-observation of `augment`, on average over omega (Fisher's identity).
     """
     reference = loss.reference(scores, y, columns)
     shifted, sign, slope = scores[:, columns] - reference, y[:, columns], _slope(loss, scores, y)[:, columns]
@@ -204,7 +205,7 @@ def _check_conditional(loss: Loss, scores: Tensor, y: Tensor, columns: slice, ge
 
 
 def _check_probabilities(loss: Loss, scores: Tensor) -> None:
-    """Of scores [N, C]: they sum to one, have the scores' order, and are the expected ones at no variance."""
+    """Check that probabilities at scores [N, C] sum to one, in the scores' order, and are expected at variance 0."""
     probabilities = loss.probabilities(scores)
     shape = (len(scores), max(2, scores.shape[1]))
     message = f"have shape {tuple(probabilities.shape)} for scores {tuple(scores.shape)}"
@@ -218,7 +219,7 @@ def _check_probabilities(loss: Loss, scores: Tensor) -> None:
 
 
 def _check_mask(loss: Loss, like: Tensor, generator: torch.Generator) -> None:
-    """Under `Masked` every reading of a missing target is 0, and that of a known one as it was."""
+    """Require that under `Masked` every result [...] is 0 for a missing target and unchanged for a known one."""
     y = _signs(like) if loss.meets else torch.stack([*_targets(loss, like)] * 2)[:4].unsqueeze(1)
     y = y.repeat(2, 1)
     known = torch.arange(8, device=y.device) % 3 > 0
@@ -250,7 +251,7 @@ def _check_mask(loss: Loss, like: Tensor, generator: torch.Generator) -> None:
 
 
 def _check_compiled(loss: Loss, generator: torch.Generator) -> None:
-    """The factor of the compiled form, if there is one, of rows of several scores with missing targets."""
+    """Compare the factor of the compiled form, if there is one, on rows of several scores with missing targets."""
     form = compiled_loss(loss)
     if form is None:
         return
@@ -267,9 +268,11 @@ def _check_compiled(loss: Loss, generator: torch.Generator) -> None:
 
 
 def _check_conjugate(loss: Loss, like: Tensor, generator: torch.Generator) -> None:
-    """g(f) + g*(-t) + t . f >= 0 at all scores and tilts, and 0 at t = -g'(f), which for a convex g says all of g*.
+    """Require g(f) + g*(-t) + t . f >= 0 at all scores and tilts [N, C], and 0 at t = -g'(f).
 
-    Tilts are multiples and mixtures of slopes, inside and outside the domain. A best tilt is that of its own score.
+    For a convex g this determines g*. Tilts are multiples and mixtures of slopes, inside and outside the domain. The
+    best
+    tilt must be that of its own score.
     """
     y = _signs(like).repeat(50, 1) if loss.meets else torch.stack(_targets(loss, like)).repeat(100).unsqueeze(1)
     scores, others = (4 * normals(y.shape, generator, like) for _ in range(2))
@@ -302,7 +305,7 @@ def _check_conjugate(loss: Loss, like: Tensor, generator: torch.Generator) -> No
 
 
 def _check_one_point(loss: Loss, scale: Tensor, y: Tensor, generator: torch.Generator) -> None:
-    """Under f ~ N(0, scale^2): the integral of phi, draws, the optimum, and a Gibbs step that leaves it as it is."""
+    """Check the integral of phi, draws, the optimum and a Gibbs step for f ~ N(0, scale^2), scale []."""
     where = f"at scale {scale:g}, target {y:g}"
     nodes = scale * torch.linspace(-9, 9, 40_001, dtype=scale.dtype, device=scale.device)
     log_prior = -(nodes / scale).square() / 2 - scale.log() - math.log(2 * math.pi) / 2
@@ -316,13 +319,13 @@ def _check_one_point(loss: Loss, scale: Tensor, y: Tensor, generator: torch.Gene
         return
     score = _gibbs_step(loss, draws, y.expand(_NUM_DRAWS), scale, generator)
     _require_law(score, nodes, log_density, "augment", f"does not leave phi invariant {where}")
-    # a reversible pair: the joint law of (draws, score) is symmetric, which a wrong omega breaks even at the right law
+    # a reversible pair: the joint law of (draws, score) is symmetric; a wrong omega breaks this even at the right law
     lag, corner = (draws - score) * (draws + score).tanh(), draws.square() * score - draws * score.square()
     _require_centered(torch.stack([lag, corner], 1), "augment", f"is not the conditional of its mixture {where}")
 
 
 def _check_drawn_target(loss: Loss, score: Tensor, generator: torch.Generator) -> None:
-    """Real targets at a score have the density phi(y | f) over its integral."""
+    """Require that real targets drawn at a score [] have the density phi(y | f) over its integral."""
     nodes = score + torch.linspace(-400, 400, 400_001, dtype=score.dtype, device=score.device)
     draws = loss.draw_target(score.expand(_NUM_DRAWS), generator)
     message = f"is not a draw from phi(y | f) over its integral at the score {score:g}"
@@ -330,7 +333,7 @@ def _check_drawn_target(loss: Loss, score: Tensor, generator: torch.Generator) -
 
 
 def _check_joint_one_point(loss: Loss, scale: Tensor, y: Tensor, generator: torch.Generator) -> None:
-    """The same by draws of all scores from the prior, weighted by the factor, for one target [1, L]."""
+    """As `_check_one_point`, by draws of all scores from the prior, weighted by the factor, for one target [1, L]."""
     where, (num_draws, num_classes) = f"at scale {scale:g}", (_NUM_JOINT_DRAWS, y.shape[1])
     wide, signs = scale.expand(num_draws, 1), y.expand(num_draws, -1)
     prior = scale * normals((num_draws, num_classes), generator, y)
@@ -359,7 +362,7 @@ def _check_joint_one_point(loss: Loss, scale: Tensor, y: Tensor, generator: torc
 
 
 def _check_optimum(loss: Loss, scale: Tensor, y: Tensor, others: Tensor, where: str) -> None:
-    """Score and cost at scale [1, 1] fit together, and none of the others [G, C] costs less."""
+    """Require that score and cost at scale [1, 1] fit together, and that none of the others [G, C] costs less."""
 
     def cost_of(scores: Tensor) -> Tensor:
         return (scores / scale).square().sum(1, keepdim=True) / 2 - loss.log_factor(scores, y)
@@ -389,7 +392,7 @@ def _targets(loss: Loss, like: Tensor) -> list[Tensor]:
 
 
 def _signs(like: Tensor) -> Tensor:
-    """One target [L, L] of each class."""
+    """The targets [L, L]: one row of signs for each class."""
     return 2 * torch.eye(_NUM_CLASSES, dtype=like.dtype, device=like.device) - 1
 
 
@@ -401,14 +404,14 @@ def _slope(loss: Loss, scores: Tensor, y: Tensor) -> Tensor:
 def _gibbs_step(
     loss: Loss, score: Tensor, y: Tensor, scale: Tensor, generator: torch.Generator, reference: Tensor | float = 0.0
 ) -> Tensor:
-    """A draw of the whole score given the augmentation of (score - reference), under the prior N(0, scale^2)."""
+    """Draw the score [...] given the augmentation of (score - reference), under the prior N(0, scale^2)."""
     precision, shift = loss.augment(score, y, generator)
     total = precision + scale.square().reciprocal()
     return (shift + precision * reference) / total + normals(score.shape, generator, score) / total.sqrt()
 
 
 def _require_law(draws: Tensor, nodes: Tensor, log_density: Tensor, method: str, message: str) -> None:
-    """Two moments and the Kolmogorov-Smirnov distance of independent draws to the law with this density."""
+    """Check two moments and the Kolmogorov-Smirnov distance of independent draws [n] to the law with this density."""
     density = log_density.softmax(0)
     _require_centered(draws - density @ nodes, method, f"{message}: another mean")
     _require_centered(draws.square() - density @ nodes.square(), method, f"{message}: another second moment")
@@ -423,7 +426,7 @@ def _require_law(draws: Tensor, nodes: Tensor, log_density: Tensor, method: str,
 
 
 def _require_centered(values: Tensor, method: str, message: str) -> None:
-    """The means of independent values [n, ...] are zero within five standard errors."""
+    """Require that the means of independent values [n, ...] are zero within five standard errors."""
     ratio = float((values.mean(0).abs() / (values.std(0) / math.sqrt(len(values))).clamp(min=1e-12)).max())
     _require(ratio < 5, method, f"{message} ({ratio:.1f} standard errors)")
 

@@ -1,5 +1,4 @@
-"""Conformance of a model: its Pyro program and what the kernels ask of its parts are the same density, and what it
-predicts is what it was told."""
+"""Conformance of a model: its Pyro program has the density of its parts, and its predictions fit its targets."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ def check_model(model: Any, X: Any, y: Any = None, *, lengths: Any = None, seed:
     2. The program has the sites that the prior object and the family state, and no others.
     3. Its log density is that of its parts as kernels compute them: hyperparameters and sticks from the prior object,
        family, weights, and the points with their margin factors, also with the latents summed out.
-    4. Of a model with labels: at any scores of the rows its target decodes the y of largest factor, and probabilities
+    4. If the model has labels: at any scores of the rows its target decodes the y of largest factor, and probabilities
        are the softmax of the log factors; both as kernels see y and as a posterior predicts.
 
     Raises

@@ -1,8 +1,8 @@
-"""Exact answers for multi-label models on tiny data: every partition, or labelling, with its exact weight.
+"""Exact answers for multi-label models on tiny data: the exact weight of every partition, or of every labelling.
 
     p(z, X, Y, s) = p(z) prod_k m(X_k, Y_k) prod_c I_c,   I_c = integral of N(w; 0, nu^2 I) prod_n phi(s_nc | w^T a_n)
 
-of the joint "product", in which the classifiers' integrals do not depend on z. m is in closed form from the families,
+is the joint "product", in which the classifiers' integrals do not depend on z. m is in closed form from the families,
 and I_c by quadrature (`enumeration`). In a coupled joint the labels have one integral for each z,
 
     integral of prod_c N(w_c; 0, nu^2) prod_k p(psi_k) prod_{z_n = k} p(y_n | psi_k, f_n)
@@ -53,7 +53,7 @@ def label_posterior(model: BNMC, X: Any, y: Any, *, truncation: int | None = Non
 
 
 def log_evidence(model: BNMC, X: Any, y: Any, *, truncation: int | None = None) -> float:
-    """log p(X, Y, s) = log sum_z p(z, X, Y, s): what an ELBO bounds."""
+    """log p(X, Y, s) = log sum_z p(z, X, Y, s): the upper bound of an ELBO."""
     log_weights = label_log_weights(model, X, y, truncation=truncation)
     return float(torch.tensor(list(log_weights.values()), dtype=torch.float64).logsumexp(0))
 
@@ -85,7 +85,7 @@ def label_log_weights(model: BNMC, X: Any, y: Any, *, truncation: int | None = N
 
 
 def expected_weights(model: BNMC, X: Any, y: Any, *, truncation: int) -> Tensor:
-    """Exact posterior means [C] of the classifiers of a coupled joint, of one feature each."""
+    """Exact posterior means [C] of the classifiers of a coupled joint, with one feature each."""
     posterior = label_posterior(model, X, y, truncation=truncation)
     resolved, data = model.prepare(X, y)
     tables = _Tables.of(data, resolved)
@@ -95,8 +95,10 @@ def expected_weights(model: BNMC, X: Any, y: Any, *, truncation: int) -> Tensor:
 
 @dataclass(frozen=True)
 class _Tables:
-    """Integrals of the labels over psi, of G nodes of w and every set of points, in groups of labels that are
-    independent of one another given z."""
+    """Integrals of the labels over psi, for G nodes of w and every set of points.
+
+    They are in groups of labels that are independent of one another given z.
+    """
 
     weights: list[Tensor]  # [G, C'] of each group
     log_mass: list[Tensor]  # [G] under the prior
@@ -126,7 +128,7 @@ class _Tables:
         return cls(weights, log_mass, blocks, constant)
 
     def log_labels(self, codes: list[int]) -> float:
-        """log p(labels | z) of the blocks of z, by the codes of their points."""
+        """log p(labels | z) of the blocks of z, given by the codes of their points."""
         return sum(float(values.logsumexp(0)) for values in self._log_terms(codes)) + self.constant
 
     def mean_weights(self, codes: list[int]) -> Tensor:
@@ -140,12 +142,12 @@ class _Tables:
 
 
 def _codes(labels: Labels, num_blocks: int) -> list[int]:
-    """The points of each block, as the bits of a number."""
+    """For each block a number whose bits mark its points."""
     return [sum(1 << n for n, label in enumerate(labels) if label == k) for k in range(num_blocks)]
 
 
 def _nodes(model: BNMC, group: list[int]) -> tuple[Tensor, Tensor]:
-    """Nodes psi [J, C'] of a group of labels, and the logs of their masses [J] under the prior."""
+    """Nodes psi [J, C'] for a group of labels, and their log masses [J] under the prior."""
     labels: Any = model.label_likelihood
     a, b = (labels.a[group], labels.b[group]) if model.joint == "and" else labels.concentration.view(2, 1)
     nodes, masses = roots_jacobi(_NUM_NODES, float(b) - 1, float(a) - 1)
@@ -183,7 +185,7 @@ def check_labels(model: BNMC, X: Any, y: Any, lengths: Any = None, seed: int = 0
 
 
 def _emission(model: BNMC, data: LabelData, parameters: dict[str, Tensor], weights: Tensor) -> Tensor:
-    """log p(x_n, y_n | component k) and the factors of the classifiers [N, T], from the parts of the model."""
+    """log p(x_n, y_n | component k) and the classifiers' factors [N, T], from the parts of the model."""
     scores = data.features @ weights
     if not model.is_coupled:
         return model.family.log_density(data.X, parameters) + model.log_margin(scores, data.targets).unsqueeze(1)
@@ -197,7 +199,7 @@ def _emission(model: BNMC, data: LabelData, parameters: dict[str, Tensor], weigh
 
 
 def _empty_guide(*args: Any) -> None:
-    """Nothing is left to guide: every continuous site is conditioned on, the assignments are summed out."""
+    """A guide without sites: every continuous site is conditioned on, and the assignments are summed out."""
 
 
 _NUM_NODES = 48

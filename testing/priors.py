@@ -1,4 +1,4 @@
-"""Conformance of a prior over partitions: its urn, sticks, EPPF, jumps, draws and expectations are of one process."""
+"""Conformance of a prior over partitions: urn, sticks, EPPF, jumps, draws and expectations describe one process."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ from .hyperparameters import hyper_grid
 def check_prior(
     prior: PartitionPrior, *, num_data: int = 4, truncation: int = 5, num_draws: int = 400, seed: int = 0
 ) -> None:
-    """Check a prior over partitions on `num_data` <= 6 points, by sums over all partitions and labellings. One without
-    sticks or jumps is checked in what it has.
+    """Check a prior over partitions on `num_data` <= 6 points, by sums over all partitions and labellings.
 
-    Urn, EPPF, sticks (with their infinite sum) and jumps at the start values agree; label swaps and orders are of
-    the labelled prior; chains of `num_draws` draws of the hyperparameters have the moments of quadrature; q(h) is the
-    maximum of its bound; the price never falls; `expected_components` is the mean over partitions.
+    A prior without sticks or jumps is checked in what it has. Urn, EPPF, sticks (with their infinite sum) and jumps at
+    the
+    starting values must agree; label swaps and orders are those of the labelled prior; chains of `num_draws` draws of
+    the
+    hyperparameters have the moments of quadrature; q(h) is the maximum of its bound; the price never falls;
+    `expected_components` is the mean over partitions.
 
     Raises
     ------
@@ -125,7 +127,7 @@ def _check_sticks(prior: PartitionPrior, h: Hyper, num_data: int, truncation: in
 
 
 def _log_moment(counts: list[int], a: Tensor, b: Tensor) -> float:
-    """log E prod_k v_k^n_k (1 - v_k)^n_>k, by products of whole numbers."""
+    """log E prod_k v_k^n_k (1 - v_k)^n_>k, by products over integers."""
     log_moment = 0.0
     for k, (one, two) in enumerate(zip(a.tolist(), b.tolist(), strict=True)):
         own, after = counts[k], sum(counts[k + 1 :])
@@ -155,8 +157,10 @@ def _check_orders(prior: PartitionPrior, h: Hyper, truncation: int, generator: t
 
 
 def _check_jumps(prior: PartitionPrior, h: Hyper, generator: torch.Generator) -> None:
-    """In units of the slice scan new blocks have the total weight Gamma(w), w the urn's weight of a new one, and two
-    points meet in one of them with weight w times that of joining a block of one."""
+    """In the units of the slice scan new blocks must have the total weight Gamma(w), w the urn's weight of a new block.
+
+    Two points must meet in one of them with weight w times that of joining a block of one.
+    """
     if prior.lacks("draw_rest"):
         return
     for K in (1, 3):
@@ -187,7 +191,7 @@ def _chain(step: Callable[[Hyper], Hyper], h: Hyper, num_draws: int) -> list[Hyp
 def _check_moments(
     prior: PartitionPrior, draws: list[Hyper], log_likelihood: Callable[[Hyper], Tensor], method: str
 ) -> None:
-    """Means and squares of the unconstrained hyperparameters against quadrature, within five standard errors."""
+    """Compare means and squares of the unconstrained hyperparameters with quadrature, within five standard errors."""
     nodes, log_weights = hyper_grid(prior)
     weights = (log_weights + torch.vmap(log_likelihood)(nodes)).softmax(0)
     for name, law in prior.hyperpriors(torch.zeros((), dtype=torch.float64)).items():
@@ -261,5 +265,5 @@ def _require(condition: bool, method: str, message: str) -> None:
         raise AssertionError(f"{method} {message}.")
 
 
-_MANY = 20_000  # sticks of which the tail is bounded
-_GRID = 0.05  # of a q(h) on a coarse grid
+_MANY = 20_000  # sticks; the tail after them has a bound
+_GRID = 0.05  # step of a coarse grid of q(h)

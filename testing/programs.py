@@ -1,4 +1,4 @@
-"""Pyro programs of mixtures and state spaces, compared site by site with the parts that kernels and exact sums ask."""
+"""Compares Pyro programs of mixtures and state spaces site by site with the parts that kernels and exact sums use."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def check_mixture(model: Mixture, X: Any, y: Any = None, lengths: Any = None, se
 
 
 def check_state_space(model: StateSpace, X: Any, y: Any = None, lengths: Any = None, seed: int = 0) -> None:
-    """`check_model` of a model of states, on the rows X [N, D] of sequences."""
+    """`check_model` of a model of state sequences, on their rows X [N, D]."""
     resolved, data = model.prepare(X, y, lengths)
     points, T = data.points, resolved.truncation
     again = resolved.resolve(points.X)
@@ -73,7 +73,7 @@ def check_state_space(model: StateSpace, X: Any, y: Any = None, lengths: Any = N
 
 
 def sites_of(model: Any, args: tuple[Any, ...], seed: int) -> Sites:
-    """Sample statements of one run of the program, by name."""
+    """The sample statements of one run of the program, by name."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         trace = poutine.trace(model).get_trace(*args)
@@ -83,12 +83,12 @@ def sites_of(model: Any, args: tuple[Any, ...], seed: int) -> Sites:
 
 
 def laws_of(model: Any) -> list[str]:
-    """Names of the hyperparameters that have a law."""
+    """The names of the hyperparameters that have a law."""
     return [name for name, law in model.prior.hyperpriors(torch.zeros(())).items() if law is not None]
 
 
 def compare_prior(model: Any, sites: Sites, names: list[str]) -> dict[str, Tensor]:
-    """Hyperparameters [] of this run of the program, after a look at whether it has the sites of the prior object."""
+    """Check that the program has the sites of the prior object, and return the hyperparameters [] of this run."""
     require_sites(sites, [*laws_of(model), *names])
     drawn = {name: sites[name]["value"] for name in laws_of(model)}
     start: dict[str, Tensor] = model.prior.start(sites[names[0]]["value"])
@@ -96,7 +96,7 @@ def compare_prior(model: Any, sites: Sites, names: list[str]) -> dict[str, Tenso
 
 
 def compare_family(family: Any, sites: Sites) -> tuple[dict[str, Tensor], list[str]]:
-    """Parameters [T, ...] of the family in this run, and the names of their sites, after a look at their laws."""
+    """Check the laws of the family's sites, and return its parameters [T, ...] in this run and the sites' names."""
     log_family, names = torch.zeros(()), list[str]()
 
     def replay(name: str, law: Any) -> Tensor:
@@ -126,7 +126,7 @@ def _compare_components(model: Any, data: Data, sites: Sites) -> tuple[dict[str,
 
 
 def _emission(model: Any, data: Data, parameters: dict[str, Tensor], scores: Tensor) -> Tensor:
-    """log p(x_n | theta_k) + what a point adds to the log weight of a component [N, T], from scores [N, T, C]."""
+    """log p(x_n | theta_k) plus the margin term of component k [N, T], from scores [N, T, C]."""
     margin = model.log_margin(scores, data.targets.unsqueeze(1))
     return model.likelihood.log_density(data.X, parameters) + margin
 
@@ -145,7 +145,7 @@ def _log_paths(log_rows: Tensor, emission: Tensor, starts: Tensor) -> Tensor:
 
 
 def log_total(sites: Sites, names: list[str]) -> Tensor:
-    """Log density [] of these sites together."""
+    """The summed log density [] of these sites."""
     return torch.stack([torch.as_tensor(sites[name]["log_prob_sum"]) for name in names]).sum()
 
 
@@ -162,7 +162,7 @@ def require_no_others(sites: Sites, names: list[str]) -> None:
 
 
 def compare(found: Tensor | float, expected: Tensor | float, what: str) -> None:
-    """Equal log densities [], up to the rounding of the dtype."""
+    """Require that two log densities [] are equal up to the rounding of the dtype."""
     found, expected = torch.as_tensor(found), torch.as_tensor(expected)
     close = 1e-9 if isinstance(found, Tensor) and found.dtype == torch.float64 else 1e-4
     gap = abs(float(found) - float(expected))
@@ -172,4 +172,4 @@ def compare(found: Tensor | float, expected: Tensor | float, what: str) -> None:
 
 
 def _empty_guide(*args: Any) -> None:
-    """Nothing is left to guide: every continuous site is conditioned on, the assignments are summed out."""
+    """A guide without sites: every continuous site is conditioned on, and the assignments are summed out."""

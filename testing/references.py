@@ -1,4 +1,4 @@
-"""What is exact on tiny data, one object for each structure: what `check_kernel` and `check_model` ask."""
+"""Exact answers on tiny data for `check_kernel` and `check_model`, one object for each structure."""
 
 from __future__ import annotations
 
@@ -10,24 +10,27 @@ from torch import Tensor
 
 
 def together(assignments: Tensor) -> Tensor:
-    """1 where two points share a component [N, N], from assignments [N]: it does not depend on labels."""
+    """1 where two points share a component, else 0, [N, N], from assignments [N]; independent of the labels."""
     return (assignments.unsqueeze(0) == assignments.unsqueeze(1)).double().cpu()
 
 
 @dataclass(frozen=True)
 class Reference:
-    """Exact answers for the models of one structure. `posterior` and `log_evidence` take the resolved model, X, y,
-    lengths and the truncation (None: the infinite model); latents are tuples of integers."""
+    """Exact answers for the models of one structure.
 
-    posterior: Callable[..., dict[Any, float]]  # probability of every value of the latents
-    log_evidence: Callable[..., float]  # log p(X, y), which an ELBO bounds
-    program: Callable[..., None]  # (model, X, y, lengths, seed): AssertionError where the program is not its parts
-    site: str = "assignments"  # name of the latents among the samples
-    indicators: Callable[[Tensor], Tensor] = together  # of one draw: numbers [...] whose means are compared
+    `posterior` and `log_evidence` take the resolved model, X, y, lengths and the truncation (None: the infinite model);
+    latents are tuples of integers.
+    """
+
+    posterior: Callable[..., dict[Any, float]]  # the probability of every value of the latents
+    log_evidence: Callable[..., float]  # log p(X, y), the upper bound of an ELBO
+    program: Callable[..., None]  # (model, X, y, lengths, seed): AssertionError if the program differs from its parts
+    site: str = "assignments"  # the name of the latents among the samples
+    indicators: Callable[[Tensor], Tensor] = together  # from one draw, numbers [...] whose means are compared
 
 
 def register_reference(data_type: type[Any], reference: Reference) -> None:
-    """Check the models with this `data_type`, or one derived from it, by a reference."""
+    """Register the reference for models with this `data_type`, or with one derived from it."""
     _REFERENCES[data_type] = reference
 
 

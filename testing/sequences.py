@@ -1,14 +1,14 @@
-"""Exact posteriors of tiny sequences: every partition of the steps into states, or every labelling, with its weight.
+"""Exact posteriors of tiny sequences: the weight of every partition of the steps into states, or of every labelling.
 
     p(z, X) = p(z) prod_k m(X_k) g(S_k)
 
-m in closed form from the family, g (where states repel) by quadrature, both from `enumeration`; p(z) by a sum over the
-tables of the Chinese restaurant franchise, so that neither rows nor base weights are left:
+m is in closed form from the family, and g (if states repel) is by quadrature, both from `enumeration`. p(z) is a sum
+over the tables of the Chinese restaurant franchise, with rows and base weights integrated out:
 
     p(z) = prod_j Gamma(alpha) / Gamma(alpha + n_j.)
            sum_m prod_jk s(n_jk, m_jk) alpha^m_jk p(states chosen for the tables)
 
-with s the unsigned Stirling numbers of the first kind. A table of row j serves j by stickiness with probability rho,
+with the unsigned Stirling numbers s of the first kind. A table of row j serves j by stickiness with probability rho,
 else a state chosen from beta, whose integral is the EPPF of these choices (or their labelled prior, truncated). Each
 term is a function of alpha times one of gamma, and their laws are independent: two quadratures integrate them out.
 """
@@ -46,7 +46,7 @@ def state_posterior(
 
 
 def log_state_evidence(model: StateSpace, X: Any, lengths: Any = None, *, truncation: int) -> float:
-    """log p(X) of the truncated model, states summed out: what an ELBO bounds."""
+    """log p(X) of the truncated model, with states summed out: the upper bound of an ELBO."""
     log_weights = state_log_weights(model, X, lengths, truncation=truncation)
     return float(torch.tensor(list(log_weights.values()), dtype=torch.float64).logsumexp(0))
 
@@ -76,7 +76,7 @@ def state_log_weights(
 
 
 def log_path_prior(counts: tuple[Labels, ...], law: PathLaw) -> float:
-    """log p(z) from the moves n [K + 1][K] out of every state and of the start (last)."""
+    """log p(z) from the transition counts n [K + 1][K] out of every state and of the start (last)."""
     prior, num_states = law.prior, len(counts[0])
     rho = prior.stickiness
     rows = DirichletProcess(prior.concentration, prior.concentration_prior)

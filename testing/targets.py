@@ -1,4 +1,4 @@
-"""What a model says of y: what its kernels learn from labels, and what its posterior makes of scores, must agree."""
+"""Checks that a model's kernels and its posterior agree about y: targets encode it, predictions decode it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..models.numbers import as_tensor
 
 
 class _Told(ScorePrediction):
-    """A posterior whose training rows have these scores [N, C] and no others."""
+    """A posterior whose training rows have exactly these scores [N, C]."""
 
     def __init__(self, model: Any, scores: Tensor) -> None:
         self.model, self.samples, self.scores = model, {}, scores
@@ -27,10 +27,11 @@ class _Told(ScorePrediction):
 
 
 def check_target(model: Any, X: Any, y: Any, seed: int = 0) -> None:
-    """Check that a model predicts the y that its kernels would be told, from scores that its training rows may have.
+    """Check that at any scores a model predicts the y for which its kernels have the largest factor.
 
-    Targets as kernels see them, factors as they weigh them, and predictions as a posterior makes them: at any scores
-    `predict` names the y of largest factor, and probabilities are the softmax of its logarithm.
+    At any scores of the training rows `predict` returns the y of largest factor, and the probabilities are the softmax
+    of
+    the log factors; targets are as kernels see them, predictions as a posterior makes them.
 
     Parameters
     ----------
@@ -63,7 +64,7 @@ def check_target(model: Any, X: Any, y: Any, seed: int = 0) -> None:
 
 
 def _log_factors(model: Any, X: Any, y: Tensor, scores: Tensor) -> Tensor:
-    """log phi [R, N], or each of [R, N, M], that kernels weigh rows with this y by, at scores [R, N, C]."""
+    """The log factors [R, N], or [R, N, M], of rows with this y in the kernels, at scores [R, N, C]."""
     targets = model.data(X, y).targets
     if y.ndim == 2:
         return model.loss.log_factor(scores, targets)
@@ -72,7 +73,7 @@ def _log_factors(model: Any, X: Any, y: Tensor, scores: Tensor) -> Tensor:
 
 
 def _check_predictions(model: Any, scores: Tensor, factors: Tensor, classes: Tensor) -> None:
-    """Decisions and probabilities at scores [R, N, C], by log factors [R, N, L] or [R, N, M, L] of the classes [L]."""
+    """Compare predictions at scores [R, N, C] with log factors [R, N, L] or [R, N, M, L] of classes [L]."""
     coding, expected = model.coding, factors.softmax(-1)
     decoded, probabilities = coding.decode(scores, model.loss), coding.probabilities(scores, model.loss)
     ours = issubclass(structure_of(model).posterior, ScorePrediction)
@@ -80,7 +81,7 @@ def _check_predictions(model: Any, scores: Tensor, factors: Tensor, classes: Ten
         rows = _Told(model, scores.flatten(0, 1))
         assert torch.equal(rows.predict(rows.scores), decoded.flatten(0, 1)), "predict is not what the target decodes"
         probabilities = rows.predict_proba(rows.scores).unflatten(0, scores.shape[:2])
-    if probabilities.shape != expected.shape:  # of two classes that of the larger one alone
+    if probabilities.shape != expected.shape:  # for two classes only that of the larger one
         assert probabilities.shape == expected.shape[:-1], (
             f"there are {probabilities.shape[-1]} probabilities for {len(classes)} classes"
         )
@@ -111,5 +112,5 @@ def _require_close(found: Tensor, expected: Tensor, what: str) -> None:
     assert gap <= _CLOSE, f"{what} (off by {gap:.2g})"
 
 
-_NUM_SCORES = 100  # of each row and size
+_NUM_SCORES = 100  # for each row and size
 _CLOSE = 1e-5

@@ -1,9 +1,9 @@
-"""Exact answers for topic models on tiny data: every assignment of the tokens, with its exact weight.
+"""Exact answers for topic models on tiny data: the exact weight of every assignment of the tokens.
 
     p(z, w, y) = p(z | alpha) p(w | z, beta) I(z),   I = integral of N(eta; 0, nu^2 I) prod_n phi(y_n | eta . zbar_n)
 
-I is an average over a net of points of eta (Sobol 1967), which is even enough in so few dimensions; of each score alone
-where scores do not meet in one factor.
+I is an average over a Sobol net of eta (Sobol 1967), which is accurate enough in so few dimensions; without a joint
+factor of the scores, over one score at a time.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def topic_log_weights(model: TopicModel, X: Any, y: Any = None) -> dict[Labels, 
 
 
 def log_assignments(assignments: Tensor, data: TopicData, model: TopicModel) -> Tensor:
-    """log p(z | alpha) p(w | z, beta) [] of the topics [M] of the tokens; topics and proportions integrated out."""
+    """log p(z | alpha) p(w | z, beta) [] of the tokens' topics [M], topics and proportions integrated out."""
     h, K = model.prior.start(data.targets), model.num_topics
     documents = Tally.of(data.document_counts(assignments, K)).log_polya(h["document_concentration"])
     return documents + Tally.of(data.word_counts(assignments, K).T).log_polya(h["topic_concentration"])
@@ -69,7 +69,7 @@ def log_integral(features: Tensor, targets: Tensor, model: TopicModel) -> float:
 
 
 def margin_table(features: Tensor, targets: Tensor, model: TopicModel) -> tuple[Tensor, Tensor]:
-    """Points eta [G, K, C] of the prior, and the log [G] of 1 / G times the factors there."""
+    """Points eta [G, K, C] of the prior, and the log [G] of the factors there divided by G."""
     num_topics, num_scores = features.shape[1], targets.shape[1]
     engine = torch.quasirandom.SobolEngine(num_topics * num_scores, scramble=True, seed=0)
     normal = torch.special.ndtri(engine.draw(_NUM_POINTS, dtype=torch.float64).clamp(1e-12, 1 - 1e-12))
@@ -79,7 +79,7 @@ def margin_table(features: Tensor, targets: Tensor, model: TopicModel) -> tuple[
 
 
 def log_evidence(model: TopicModel, X: Any, y: Any = None) -> float:
-    """log p(w, y) = log sum_z p(z, w, y): what an ELBO bounds (the margin factors are not normalized over y)."""
+    """log p(w, y) = log sum_z p(z, w, y), the upper bound of an ELBO; margin factors are not normalized over y."""
     return float(torch.tensor(list(topic_log_weights(model, X, y).values()), dtype=torch.float64).logsumexp(0))
 
 
@@ -109,7 +109,7 @@ def check_topics(model: TopicModel, X: Any, y: Any = None, lengths: Any = None, 
 
 
 def _collapsed(counts: Tensor, rows: Tensor, concentration: Tensor) -> Tensor:
-    """log p(counts) + log p(rows | counts) [], rows [R, K] of Dir(a 1_K) integrated out and drawn again."""
+    """log p(counts) + log p(rows | counts) [], with rows [R, K] of Dir(a 1_K) integrated out and drawn again."""
     law = dist.Dirichlet((counts + concentration).to(rows))
     return Tally.of(counts).log_polya(concentration) + law.log_prob(rows).sum()
 
