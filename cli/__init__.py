@@ -20,8 +20,12 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line. Exit code: 0, 2 for a mistake of the user (told in one line), 130 for Ctrl-C,
-    141 if whoever reads the output stops, as under `| head`."""
+    """Run the command line and return its exit code.
+
+    It is 0, 2 for a mistake of the user (reported in one line), 130 for Ctrl-C, or 141 if the reader of the output
+    stops,
+    as under `| head`.
+    """
     try:
         options = _parser().parse_args(arguments)
         with warnings.catch_warnings():
@@ -31,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
     except BrokenPipeError:
         return _unheard()
-    except (CommandError, OSError) as error:  # a disk that is full, a file that goes away
+    except (CommandError, OSError) as error:  # such as a full disk, or a file that disappears
         print(f"regbayes: error: {one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as interrupt:
@@ -41,8 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _unheard() -> int:
-    """Let what is still to be written go nowhere, as nobody reads on."""
-    with suppress(OSError, ValueError):  # a stream that is no file
+    """Discard the remaining output, since its reader has stopped."""
+    with suppress(OSError, ValueError):  # a stream may not be a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 141
 
@@ -71,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(function: str, options: argparse.Namespace) -> None:
-    """Run "module:function". Each command is imported when it runs, so that `--help` need not wait for torch."""
+    """Run "module:function". Each command is imported when it runs, so that `--help` does not wait for torch."""
     module, _, name = function.partition(":")
     if rank()[1] > 1 and options.command != "fit":
         raise CommandError(f"several ranks are for `fit` alone: run `{options.command}` without torchrun.")
@@ -114,7 +118,7 @@ _GAUSSIANS = f"covariance of the components of InfiniteSVM and DPM; {_FULL}"
 _DROP = "columns to leave out, whatever is in them; repeatable"
 _KEPT = "where the fit is kept as it goes, and goes on from if that file exists"
 
-# what an option is, whichever command has it
+# the options that several commands share
 _ALSO = {"--drop": ["--ignore"]}
 _OPTIONS: dict[str, dict[str, Any]] = {
     "--data": {"metavar": "FILE.csv", "required": True, "help": "table with a header row; - for standard input"},
@@ -139,7 +143,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 class _Command(NamedTuple):
     summary: str
     function: str  # "module:function"
-    options: dict[str, dict[str, Any]]  # by name, with what it has other than `_OPTIONS`
+    options: dict[str, dict[str, Any]]  # by name, with the arguments that differ from `_OPTIONS`
     examples: str
 
 

@@ -1,4 +1,4 @@
-"""What `regbayes compare` does before it loads torch: read the table, and show its size and the header of results."""
+"""The steps of `regbayes compare` before torch is loaded: read the table, show its size and the results' header."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .tables import read_table
 
 
 def compare(options: argparse.Namespace) -> None:
-    """`regbayes compare`."""
+    """Run `regbayes compare`."""
     problem, report = begin(options)
     from .compare import compare
 
@@ -22,8 +22,8 @@ def compare(options: argparse.Namespace) -> None:
 
 
 def begin(options: argparse.Namespace) -> tuple[Problem, TextReport]:
-    """The problem, and the table of results, whose header is shown."""
-    output_folder(options.out)  # a bad one is told before the work
+    """The problem, and the table of results, whose header has been printed."""
+    output_folder(options.out)  # a bad folder is reported before the work
     problem = _problem(options)
     report = TextReport(problem.task, silent=options.json)
     report.show(f"{_said(problem, options)}\n\n{report.header}")
@@ -44,7 +44,7 @@ def _problem(options: argparse.Namespace) -> Problem:
 
 
 def _made_problem() -> Problem:
-    """Three classes, each of three clusters in its own place, so that no one hyperplane for each class tells them."""
+    """Three classes, each of three separate clusters, so that no single hyperplane per class separates them."""
     from sklearn.datasets import make_classification
 
     of_clusters = {"n_classes": 3, "n_clusters_per_class": 3, "class_sep": 2.0}
@@ -53,7 +53,7 @@ def _made_problem() -> Problem:
 
 
 def _check_options(options: argparse.Namespace) -> None:
-    """Set the model that was left out; raise CommandError unless it and the options are for the same targets."""
+    """Set the default model; raise CommandError unless the model and the options suit the same kind of target."""
     given = {"--target": options.target, "--targets": options.targets, "--drop": options.drop or None}
     if options.data is None and (named := [name for name, value in given.items() if value is not None]):
         raise CommandError(f"{named[0]} needs --data FILE.csv.")

@@ -40,7 +40,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Result:
-    """What one model found under one backend."""
+    """The clusters that one model found under one backend."""
 
     model: str
     inference: str
@@ -55,7 +55,7 @@ class Result:
 
 def cluster(options: argparse.Namespace) -> None:
     """Fit every model under every backend, print the table or JSON, write labels and picture."""
-    folder = output_folder(options.out)  # a bad one is told before the work
+    folder = output_folder(options.out)  # a bad folder is reported before the work
     require_other(folder / "cluster.csv", options.data)
     problem = _problem(options)
     models = _models(options, problem)
@@ -90,14 +90,14 @@ def cluster(options: argparse.Namespace) -> None:
 
 
 def _checkpoint(path: str | None, name: str, backend: str, num_fits: int) -> str | None:
-    """The checkpoint of one fit: the file that the user named, or one beside it where there are several fits."""
+    """The checkpoint of one fit: the user's file, or with several fits a file beside it for each."""
     return path if path is None or num_fits == 1 else f"{path}.{name}.{backend}"
 
 
 def _interrupted(
     message: str, labels: dict[str, NDArray[np.int64]], problem: Problem, folder: Path, checkpoint: str | None
 ) -> Interrupted:
-    """What Ctrl-C says, once the labels found until then are kept; the last are those of the fit that it stopped."""
+    """The message after Ctrl-C; the labels found so far are saved, the last ones from the interrupted fit."""
     labelled = folder / "cluster.csv"
     kept = interrupted_name(labelled)
     _write(kept, labels, problem)
@@ -183,7 +183,7 @@ def _result(
 
 
 def _write(path: Path, labels: dict[str, NDArray[np.int64]], problem: Problem) -> None:
-    """The table with one more column for each fit, in its own order of rows."""
+    """Write the table, in its own order of rows, with one more column for each fit."""
     columns = []
     for found in labels.values():
         column = np.empty(len(found), dtype=np.int64)
@@ -227,7 +227,7 @@ def _as_text(results: list[Result]) -> str:
 
 
 def _cut(sizes: list[int]) -> str:
-    """The first sizes, as many as a table of 80 columns has room for."""
+    """The first sizes, as many as fit in a table of 80 columns."""
     text = " ".join(map(str, sizes))
     return text if len(text) <= _WIDTH else text[: _WIDTH - 4].rsplit(" ", 1)[0] + " ..."
 

@@ -1,4 +1,4 @@
-"""`regbayes fit`, `predict` and `info`: from a table to a saved posterior, and from there to labels or numbers."""
+"""`regbayes fit`, `predict` and `info`: from a table to a saved posterior, and from a posterior to predictions."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def fit(options: argparse.Namespace) -> None:
 
 
 def _table(options: argparse.Namespace) -> Table:
-    """The table to fit, once the posterior can be written."""
+    """Read the table to fit, after checking that the posterior can be written."""
     check_output(options.output, options.data, options.checkpoint)
     return read_table(options.data, options.drop)
 
 
 def _fit_at_once(table: Table, options: argparse.Namespace, group: Any) -> tuple[Any, dict[str, Any], str]:
-    """The posterior of a fit to all rows, the metadata for `predict`, and what is said of it."""
+    """Fit all rows: the posterior, the metadata for `predict`, and a line to print about them."""
     X, y, metadata = on_all(lambda: _given(table, options))
     model = model_of(options.model, options.likelihood, X.shape[1], "target_scale" in metadata)
     name, reason = options.inference or backends_for(options.model)[0], why_no_search(options, X, y)
@@ -83,7 +83,7 @@ def predict(options: argparse.Namespace) -> None:
     ):
         writer = csv.writer(file, delimiter=delimiter_of(options.output), lineterminator="\n")
         for place, block, _ in table.number_blocks(names):
-            if not place:  # a bad row among the first is told before anything is written
+            if not place:  # a bad row in the first block is reported before anything is written
                 writer.writerow(_header(posterior))
             for start in range(0, len(block), _CHUNK):
                 rows = block[start : start + _CHUNK]
@@ -94,7 +94,7 @@ def predict(options: argparse.Namespace) -> None:
 
 
 def info(options: argparse.Namespace) -> None:
-    """Print what a saved posterior is of, and its components."""
+    """Print the model of a saved posterior, and its components."""
     posterior = _load(options.posterior)
     facts = _facts(posterior)
     if options.json:
@@ -114,14 +114,14 @@ def info(options: argparse.Namespace) -> None:
 
 
 def _wrapped(first: str, text: str) -> str:
-    """Text beside what it is of, in lines of at most 80 columns."""
+    """`text` after the label `first`, wrapped to lines of at most 80 columns."""
     return textwrap.fill(text, 80, initial_indent=first, subsequent_indent=" " * len(first))
 
 
 def _given(table: Table, options: argparse.Namespace) -> tuple[NDArray[np.float64], Any, dict[str, Any]]:
-    """Features [N, D] of own rows, what the model gets as y, and the metadata by which `predict` undoes that."""
+    """This rank's features [N, D], the y for the model, and the metadata with which `predict` decodes it."""
     target, dropped = options.target, {"dropped": table.dropped} if table.dropped else {}
-    if options.model == "DPM":  # which only leaves the target out of its features
+    if options.model == "DPM":  # DPM only leaves the target out of its features
         if target is not None:
             table.require(target)
         features = [name for name in table.names if name != target]
@@ -150,7 +150,7 @@ def _header(posterior: Any) -> list[str]:
 
 
 def _answers(posterior: Any, X: NDArray[np.float64]) -> list[Any]:
-    """The columns under `_header` of some rows."""
+    """The columns named in `_header`, for some rows."""
     metadata = posterior.metadata
     components = [posterior.assign(X)] if isinstance(posterior, PartitionPosterior) else []
     if "target_scale" in metadata:
@@ -181,15 +181,15 @@ def _facts(posterior: Any) -> dict[str, Any]:
 
 
 def _rows(posterior: Any) -> dict[str, int]:
-    """How many rows the fit had, if the posterior says something of each."""
+    """The number of training rows, if the posterior has a result for each of them."""
     name = {PartitionPosterior: "assignments", FeaturePosterior: "features"}.get(type(posterior))
-    if "num_seen" in posterior.samples:  # of a fit by blocks more than assignments are kept of
+    if "num_seen" in posterior.samples:  # a fit by blocks has seen more rows than it keeps assignments of
         return {"rows": round(float(posterior.samples["num_seen"][0]))}
     return {} if name is None else {"rows": posterior.samples[name].shape[1]}
 
 
 def _described(posterior: Any) -> tuple[str, list[dict[str, Any]]]:
-    """What the posterior is made of, and each one's number, rows (or tokens) and strongest columns."""
+    """The kind of the posterior's components, and for each its number, rows (or tokens) and strongest columns."""
     draw, names = posterior.representative, posterior.metadata["features"]
     if isinstance(posterior, PartitionPosterior):
         sizes, shown = torch.bincount(posterior.samples["assignments"][draw]), posterior.samples["weights"][draw]
@@ -206,7 +206,7 @@ def _described(posterior: Any) -> tuple[str, list[dict[str, Any]]]:
 
 
 def _strongest(weights: torch.Tensor, names: list[str], most: int = 3) -> dict[str, float]:
-    """Features with the largest weights: signed for two classes and for a number, else the norm over the classes."""
+    """Features with the largest weights: signed for two classes and real targets, else the norm over the classes."""
     if weights.shape[1] == 0:
         return {}
     size = weights.squeeze(1) if weights.shape[1] == 1 else weights.norm(dim=1)
@@ -229,7 +229,7 @@ def _load(path: str) -> Any:
 
 
 def _wrong_metadata(metadata: Any) -> str | None:
-    """What `fit` writes and metadata lack, in words; None if they are whole."""
+    """The part of the metadata written by `fit` that is missing, in words; None if it is complete."""
     if not isinstance(metadata, dict):
         return "names of columns"
     units = [metadata[name] for name in ("target_mean", "target_scale") if name in metadata]
@@ -250,8 +250,10 @@ def _are_names(value: Any) -> bool:
 
 
 def _features(metadata: dict[str, Any], options: argparse.Namespace) -> tuple[Table, list[str]]:
-    """The table of new rows and the names of their features, once it has them and nothing else but what the fit left
-    out."""
+    """The table of new rows and the names of their features.
+
+    It must have these columns, and no others except those that the fit left out.
+    """
     names: list[str] = metadata["features"]
     dropped = [*metadata.get("dropped", []), *options.drop]
     if needed := [name for name in options.drop if name in names]:
@@ -266,4 +268,4 @@ def _features(metadata: dict[str, Any], options: argparse.Namespace) -> tuple[Ta
     return table, names
 
 
-_CHUNK = 4096  # rows, between two steps of the bar
+_CHUNK = 4096  # rows between two updates of the progress bar

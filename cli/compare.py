@@ -1,4 +1,4 @@
-"""`regbayes compare`: one model under every backend beside its rivals: one table and one picture."""
+"""`regbayes compare`: one model under every backend, and rival methods, in one table and one picture."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from .setups import LABEL_MODELS, backend_of, backends_for, model_of
 
 
 class Candidate(NamedTuple):
-    """A method with the arguments that it takes on a fold, and the seconds that their search took."""
+    """A method with its arguments on a fold, and the seconds of the search for them."""
 
     estimator: BaseEstimator
     weight_scale: float | None = None
@@ -43,7 +43,7 @@ class Candidate(NamedTuple):
 
 
 def compare(problem: Problem, report: TextReport, options: argparse.Namespace) -> None:
-    """Cross-validate method by method, print a line as soon as it is there, or JSON, and write the picture."""
+    """Cross-validate all methods, print each one's line when it is done, or JSON, and write the picture."""
     started = time.perf_counter()
     folder = output_folder(options.out)
     splits = list(_folds(problem, options.folds, options.seed).split(problem.X, problem.y))
@@ -73,7 +73,7 @@ def _folds(problem: Problem, number: int, seed: int) -> BaseCrossValidator:
 
 
 def _inner_folds(problem: Problem, splits: list[Any], seed: int) -> BaseCrossValidator:
-    """Three, or two where the rarest class has no more rows to train on."""
+    """Three folds, or two if the rarest class has too few training rows for three."""
     if problem.task != "classification":
         return _folds(problem, 3, seed)
     fewest = min(np.unique(problem.y[train], return_counts=True)[1].min() for train, _ in splits)
@@ -83,8 +83,11 @@ def _inner_folds(problem: Problem, splits: list[Any], seed: int) -> BaseCrossVal
 def _candidates(
     problem: Problem, splits: list[Any], options: argparse.Namespace
 ) -> dict[str, Callable[[int], Candidate]]:
-    """By name, what a method is on a fold. Small variance searches along its own paths; the other backends of a model
-    share one search for the scale of its weights in every fold."""
+    """By name, a function that returns the method's candidate on a fold.
+
+    Small variance searches along its own paths; the other backends of a model share one search for the weight scale in
+    every fold.
+    """
     inner = _inner_folds(problem, splits, options.seed)
     if problem.labels:
         check_label_folds(problem, splits, inner)
@@ -107,7 +110,7 @@ def _candidates(
 
     others = rivals(problem.task, options.seed, inner)
     models = LABEL_MODELS if problem.labels else (options.model,)
-    own = backends_for(models[0])[:2] if problem.labels else backends_for(models[0])  # Gibbs of label sets is slow
+    own = backends_for(models[0])[:2] if problem.labels else backends_for(models[0])  # Gibbs is slow on label sets
     names = list(dict.fromkeys(options.inference or own))
     for model, name in product(models, names):
         _admit(model, name, problem, options)
@@ -117,11 +120,11 @@ def _candidates(
 
 
 def _admit(name: str, backend: str, problem: Problem, options: argparse.Namespace) -> None:
-    """Raise CommandError unless the backend serves the model and this takes the data: before rivals take their time."""
+    """Raise CommandError unless the backend can fit the model to these data, before the rivals run."""
     scaler, estimator = (step for _, step in _estimator(name, backend, problem, 1.0, options).steps)
     y = np.unique(problem.y, return_inverse=True)[1] if problem.task == "classification" else problem.y
     with reported(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # fits say it
+        warnings.simplefilter("ignore")  # the fits give these warnings
         estimator.inference.admit(estimator.model)
         estimator.model.prepare(problem.X if scaler == "passthrough" else scaler.fit_transform(problem.X), y)
 
@@ -138,7 +141,7 @@ def _estimator(name: str, backend: str, problem: Problem, weight_scale: float, o
 def _tuned_scale(
     problem: Problem, train: NDArray[Any], inner: BaseCrossValidator, model: str, options: argparse.Namespace
 ) -> tuple[float, float]:
-    """Prior scale of the classifiers, and the seconds of the search: by the first backend, on behalf of all."""
+    """The prior scale of the classifiers, by a search with the first backend, and the seconds of the search."""
     started, y = time.perf_counter(), _units(problem, train)[0]
     if _has_paths(problem, model):
         found = _search(model, problem, inner, options, num_components=(1, 4)).fit(problem.X[train], y)
@@ -151,7 +154,7 @@ def _tuned_scale(
 
 
 def _has_paths(problem: Problem, model: str) -> bool:
-    """Whether small variance finds the settings of a model along paths."""
+    """Whether small variance searches the settings of the model along paths."""
     return model == "InfiniteSVM" and problem.task in _SEARCHES
 
 
@@ -163,7 +166,7 @@ def _search(
     loss: Loss | None = None,
     num_components: tuple[int, ...] | None = None,
 ) -> Pipeline:
-    """The search of small variance, on as many strengths and numbers of clusters as the rivals have."""
+    """The search of small variance, with as many strengths and numbers of clusters as the rivals have."""
     model = model_of(name, options.likelihood, problem.X.shape[1], problem.task == "regression")
     model = model if loss is None else model.set_params(loss=loss)
     backend = backend_of("small_variance", options.seed, progress=False).replace(scale=10.0)
@@ -172,14 +175,14 @@ def _search(
 
 
 def _shortened(backend: Backend) -> Backend:
-    """Gibbs with fewer sweeps than alone, so that no method takes much longer than the others."""
+    """Gibbs sampling with fewer sweeps than by default, so that no method takes much longer than the others."""
     if not isinstance(backend, Gibbs):
         return backend
     return backend.replace(num_samples=min(30, backend.num_samples), num_warmup=min(20, backend.num_warmup))
 
 
 def _units(problem: Problem, train: NDArray[Any]) -> tuple[NDArray[Any], float, float]:
-    """The targets of the training rows as all methods see them, and what undoes that: mean and scale of numbers."""
+    """The training targets as all methods see them, and the mean and scale of numbers before standardization."""
     y = problem.y[train]
     if problem.task != "regression":
         return y, 0.0, 1.0
@@ -240,7 +243,7 @@ def _final(method: BaseEstimator) -> BaseEstimator:
 
 
 def _interrupted(done: list[Method], folder: Path, problem: Problem, options: argparse.Namespace) -> Interrupted:
-    """What Ctrl-C says, once the methods that were done are kept."""
+    """The message after Ctrl-C; the results of the finished methods are saved."""
     if not done:
         return Interrupted("no method was done.")
     kept = interrupted_name(folder / "compare.json")
@@ -250,7 +253,7 @@ def _interrupted(done: list[Method], folder: Path, problem: Problem, options: ar
 
 
 def _draw(done: list[Method], problem: Problem, rows: NDArray[Any], path: Path) -> None:
-    """Components, if there are such, with their hyperplanes above, the traces below: of the last fold."""
+    """Draw the components and hyperplanes of the last fold, if there are any, above the traces."""
     from matplotlib.figure import Figure
 
     from ..plots import plot_components, plot_trace

@@ -1,4 +1,4 @@
-"""What `regbayes compare --targets` adds for sets of labels: folds, rivals, and how well sets are predicted."""
+"""Label sets in `regbayes compare --targets`: folds, rivals, and the quality of predicted sets."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ from .problems import Problem
 
 
 class LabelFolds(BaseCrossValidator):
-    """Shuffled folds of rows with labels y [N, C] of 0 and 1, dealt label by label, the rarest one first, so that each
-    is about as frequent in every fold (Sechidis, Tsoumakas & Vlahavas 2011)."""
+    """Shuffled folds of rows with labels y [N, C] of 0 and 1, in which each label is about equally frequent.
+
+    Rows are dealt label by label, the rarest first (Sechidis, Tsoumakas & Vlahavas 2011).
+    """
 
     def __init__(self, n_splits: int, seed: int = 0) -> None:
         self.n_splits = n_splits
@@ -37,7 +39,7 @@ class LabelFolds(BaseCrossValidator):
     def _iter_test_indices(self, X: Any = None, y: Any = None, groups: Any = None) -> Iterator[NDArray[np.int64]]:
         labels = np.asarray(y)
         rarer = labels == (labels.mean(0) < 0.5)
-        marks = np.hstack([rarer, np.ones((len(labels), 1), dtype=bool)])  # the last one deals the rest
+        marks = np.hstack([rarer, np.ones((len(labels), 1), dtype=bool)])  # the last column deals the remaining rows
         order = np.random.default_rng(self.seed).permutation(len(labels))
         fold = np.full(len(labels), -1)
         counts = np.zeros((self.n_splits, marks.shape[1]), dtype=int)
@@ -50,7 +52,7 @@ class LabelFolds(BaseCrossValidator):
 
 
 def check_label_folds(problem: Problem, splits: list[Any], inner: BaseCrossValidator) -> None:
-    """Raise CommandError unless every fold, and every inner one, has both values of each label to train on."""
+    """Raise CommandError unless every fold, and every inner fold, has both values of each label for training."""
     for train, _ in splits:
         for part, _ in inner.split(problem.X[train], problem.y[train]):
             rates = problem.y[train][part].mean(0)
@@ -64,8 +66,10 @@ def check_label_folds(problem: Problem, splits: list[Any], inner: BaseCrossValid
 
 
 def label_rivals(seed: int, folds: BaseCrossValidator, strengths: list[float]) -> dict[str, BaseEstimator]:
-    """Rivals by name; each standardizes its data and chooses its arguments, of linear ones the strength C, by
-    cross-validation on inner folds."""
+    """Rivals by name; each standardizes its data and chooses its arguments by cross-validation on inner folds.
+
+    Linear rivals choose the strength C.
+    """
     linear = [LinearSVC(C=C, dual="auto", random_state=seed) for C in strengths]
     logistic = [LogisticRegression(C=C, max_iter=1000) for C in strengths]
     return {
@@ -77,8 +81,11 @@ def label_rivals(seed: int, folds: BaseCrossValidator, strengths: list[float]) -
 
 
 def label_quality(truth: NDArray[Any], predicted: NDArray[Any], scores: NDArray[np.float64]) -> dict[str, float]:
-    """How well label sets [N, C] were predicted, and ranked by scores [N, C]. Precision at k is the share of the k
-    labels with the highest scores, or of all C if they are fewer, that a row has."""
+    """The quality of predicted label sets [N, C], and of the ranking by scores [N, C].
+
+    Precision at k is the fraction of the k labels with the highest scores, or of all C if they are fewer, that a row
+    has.
+    """
     ranked = np.take_along_axis(truth, np.argsort(-scores, axis=1, kind="stable"), 1)
     return {
         "micro_f1": f1_score(truth, predicted, average="micro", zero_division=0),
@@ -89,7 +96,7 @@ def label_quality(truth: NDArray[Any], predicted: NDArray[Any], scores: NDArray[
 
 
 def best_threshold(truth: NDArray[np.float64], scores: NDArray[np.float64]) -> tuple[float, float]:
-    """The threshold of scores [N, C] with the highest micro-F1, and that; truth [N, C] is NaN where it is not known."""
+    """The threshold of scores [N, C] with the highest micro-F1, and that value; truth [N, C] is NaN where unknown."""
     known = ~np.isnan(truth)
     order = np.argsort(-scores[known], kind="stable")
     found, hits = scores[known][order], truth[known][order].cumsum()
@@ -100,7 +107,7 @@ def best_threshold(truth: NDArray[np.float64], scores: NDArray[np.float64]) -> t
 
 
 def label_scores(method: BaseEstimator, X: NDArray[Any]) -> NDArray[np.float64]:
-    """Scores [N, C] by which a fitted method ranks the labels of rows: its decisions, or probabilities."""
+    """Scores [N, C] by which a fitted method ranks the labels of rows: decisions, or probabilities."""
     if hasattr(method, "decision_function"):
         return np.asarray(method.decision_function(X))
     return np.stack([each[:, 1] for each in method.predict_proba(X)], axis=1)
@@ -112,4 +119,4 @@ def _chosen(methods: list[BaseEstimator], folds: BaseCrossValidator) -> GridSear
 
 
 LABEL_SCORING = "f1_micro"
-_NEIGHBORS = [1, 5, 10, 20]  # the search passes over more than there are rows
+_NEIGHBORS = [1, 5, 10, 20]  # the search skips values above the number of rows

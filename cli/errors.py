@@ -1,4 +1,4 @@
-"""How a command ends early: a mistake of the user, told in one line, or Ctrl-C."""
+"""Early ends of a command: a mistake of the user, reported in one line, or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from contextlib import contextmanager
 
 
 class CommandError(Exception):
-    """What the user gave cannot be used; the message says what, where, and what to do."""
+    """Unusable input of the user; the message says what is wrong, where, and what to do."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, with a sentence on what was reached and where it is kept."""
+    """Ctrl-C; the message says how far the command came and where its results are saved."""
 
 
 def one_line(message: object) -> str:
-    """The message without line breaks; of one that quotes an endless cell or name, the beginning and the end."""
+    """The message without line breaks; of a very long one, the beginning and the end."""
     text = " ".join(str(message).split())
     return text if len(text) <= _MOST else f"{text[: _MOST // 2]} ... {text[-_MOST // 2 :]}"
 
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """The library's refusals of data, files and values as mistakes of the user."""
+    """A context that turns the library's errors about data, files and values into CommandError."""
     try:
         yield
-    except BrokenPipeError:  # whoever read the output has gone: no mistake
+    except BrokenPipeError:  # the reader of the output has stopped, which is no mistake
         raise
     except (ValueError, OSError, NotImplementedError, FloatingPointError) as error:
         raise CommandError(one_line(error)) from error
@@ -35,6 +35,6 @@ _MOST = 1000  # characters
 
 
 def cut(cell: object) -> str:
-    """What a message shows of a cell: its repr, cut where it is long."""
+    """The text of a cell in a message: its repr, cut where it is long."""
     text = repr(cell)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,4 +1,4 @@
-"""Files that a command writes: each takes its name once it is whole, and Ctrl-C leaves the old one alone."""
+"""Output files: each gets its name only when it is complete, and Ctrl-C leaves the old file unchanged."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from .errors import CommandError, Interrupted
 
 
 def interrupted_name(path: str | Path) -> Path:
-    """Where what was reached is kept when Ctrl-C stops the work on a file."""
+    """The file in which partial results are saved if Ctrl-C stops the work on `path`."""
     return Path(f"{path}.interrupted")
 
 
 def tell_of_older(path: str | Path) -> None:
-    """Say that what an earlier run kept when it was interrupted is older than what this one has written; it may be the
-    work of hours at other settings, so that nobody but the user deletes it."""
+    """Warn if results saved by an interrupted earlier run are older than this run's; only the user may delete them."""
     kept = interrupted_name(path)
     if kept.exists():
         said = "of an earlier run that was interrupted, is older than the result"
@@ -34,11 +33,11 @@ def require_other(path: str | Path, *inputs: str | None) -> None:
 
 
 def check_output(path: str, *inputs: str | None) -> None:
-    """Raise CommandError if a file cannot be written here, or is an input: before the work, not after it."""
+    """Raise CommandError if a file cannot be written here, or is an input; called before the work."""
     if path == "-":
         raise CommandError("'-' is standard output, which takes tables alone. Name a file.")
     require_other(path, *inputs)
-    for name in (interrupted_name(path), path):  # the longest name that is written first
+    for name in (interrupted_name(path), path):  # the longest name is tested first
         try:
             os.stat(name)
         except FileNotFoundError:
@@ -57,7 +56,7 @@ def check_output(path: str, *inputs: str | None) -> None:
 
 
 def output_folder(path: str) -> Path:
-    """The output folder, made before the work so that a bad path fails early."""
+    """The output folder, created before the work so that a bad path fails early."""
     folder = Path(path)
     if path == "-":
         raise CommandError("--out names a folder, and '-' is none: it is for tables and --output.")
@@ -70,9 +69,9 @@ def output_folder(path: str) -> Path:
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """A name beside `path` to write to; that file becomes `path` once it is whole, and is dropped if it is not."""
+    """A temporary name beside `path`; the file becomes `path` when it is complete, and is deleted otherwise."""
     path = Path(os.path.realpath(path))
-    partial = path.with_name(f".{path.name[:40]}.{os.getpid()}.partial")  # a long name stays within what folders take
+    partial = path.with_name(f".{path.name[:40]}.{os.getpid()}.partial")  # file systems limit the length of names
     try:
         yield partial
         os.replace(partial, path)
@@ -86,7 +85,7 @@ def text_file(path: str) -> Iterator[TextIO]:
 
     Raises
     ------
-    Interrupted    on Ctrl-C: what was written until then is kept under its `interrupted_name`.
+    Interrupted    on Ctrl-C; what was written so far is saved under its `interrupted_name`.
     """
     with replacing(path) as partial:
         opener: Any = gzip.open if path.endswith(".gz") else open
@@ -100,5 +99,5 @@ def text_file(path: str) -> Iterator[TextIO]:
 
 
 def delimiter_of(path: str) -> str:
-    """What parts the cells of a table of this name: tabs in a .tsv, else commas."""
+    """The delimiter of a table with this name: a tab for .tsv, else a comma."""
     return "\t" if path.removesuffix(".gz").endswith(".tsv") else ","

@@ -1,4 +1,4 @@
-"""Fits as commands run them: what Ctrl-C does to one, where it goes on from, and on how many threads."""
+"""Fits in commands: Ctrl-C, checkpoints, and the number of threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .errors import reported
 
 
 def checkpoint_options(path: str | None) -> dict[str, Any]:
-    """The arguments of `Backend.fit` that write a checkpoint, and go on from it if there is one."""
+    """The arguments of `Backend.fit` that write a checkpoint, and resume from it if it exists."""
     if path is None:
         return {}
     return {"checkpoint": path, "resume": path} if Path(path).exists() else {"checkpoint": path}
@@ -43,7 +43,7 @@ def when_interrupted(act: Callable[[str], Any]) -> Iterator[None]:
 
 
 def compiling_told() -> AbstractContextManager[None]:
-    """On a terminal, a line before the first compilation: it takes seconds, and the next command loads what it made."""
+    """A context that prints a line, on a terminal, before the first compilation: this takes seconds."""
     said = "regbayes: compiling, once; later commands load what this one has compiled"
     return COMPILATION.told(partial(tqdm.write, said, file=sys.stderr) if sys.stderr.isatty() else None)
 
@@ -55,7 +55,7 @@ def stop(message: str) -> NoReturn:
 
 @contextmanager
 def quiet_and_single_threaded() -> Iterator[None]:
-    """One thread, so that seconds compare; the warnings of rivals that did not converge are off."""
+    """Use one thread, so that seconds can be compared, and silence rivals' warnings of non-convergence."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -68,5 +68,5 @@ def quiet_and_single_threaded() -> Iterator[None]:
 
 
 def final_value(posterior: Posterior) -> float:
-    """The final value of the chain that the posterior stands for: the best of a point estimate's, the mean of draws."""
+    """The final value of the chain that the posterior stands for: the best for a point estimate, the mean for draws."""
     return float(posterior.trace.final.mean()) if len(posterior.num_draws) > 1 else posterior.trace.best

@@ -1,4 +1,4 @@
-"""What `fit` and `compare` are given: features, and a target that is a label, a number or a set of labels."""
+"""The input of `fit` and `compare`: features, and a target that is a label, a number or a set of labels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .tables import Table, is_missing, names_in, number
 
 @dataclass(frozen=True)
 class Problem:
-    """Rows with a target: text of classes, numbers, or 0 and 1 for each label of a set."""
+    """Rows with a target: class names, numbers, or 0 and 1 for each label of a set."""
 
     name: str
     task: str  # "classification", "regression" or "labels"
@@ -31,19 +31,21 @@ class Problem:
 
     @property
     def scaling(self) -> tuple[float, float]:
-        """Mean and standard deviation of a target of numbers, in whose units models see it."""
+        """Mean and standard deviation of a numeric target, by which it is standardized for models."""
         return float(self.y.mean()), float(self.y.std())
 
 
 def problem_of(table: Table, target: str, task: str, folds: int = 1) -> Problem:
-    """All columns but the target as features, the target as its task has it; enough rows of it for all folds.
+    """All columns but the target as features, the target as its task needs it; enough rows of it for all folds.
 
-    Among ranks the features are those of own rows, the target is that of all.
+    Among ranks the features are those of this rank's rows, and the target is that of all rows.
 
     Raises
     ------
-    CommandError    if the target leaves its task open, lacks labels, has one value only, or too few rows; if a
-                    class is written in two ways; if its numbers are too large or too close to each other to be squared.
+    CommandError    if the task cannot be told from the target; if it lacks labels, has one value only, or too few rows;
+    if
+                    a class is written in two ways; if its numbers are too large or too close to each other to be
+                    squared.
     """
     features = [name for name in table.names if name != target]
     cells = table.column(target)
@@ -68,7 +70,7 @@ def problem_of(table: Table, target: str, task: str, folds: int = 1) -> Problem:
 
 
 def label_problem(table: Table, targets: str, folds: int) -> Problem:
-    """All columns but the targets, whose names are parted by commas, as features; enough rows for all folds.
+    """All columns but the targets, whose names are separated by commas, as features; enough rows for all folds.
 
     Raises
     ------
@@ -100,7 +102,7 @@ def check_spellings(path: str, target: str, labels: Iterable[str]) -> None:
 
 
 def _exact(label: str) -> Decimal | str:
-    """The number that a label holds, with all its digits; a label that holds none as it is."""
+    """The number that a label holds, with all its digits; a label that is not a number unchanged."""
     if math.isnan(number(label)):
         return label
     try:
@@ -110,11 +112,11 @@ def _exact(label: str) -> Decimal | str:
 
 
 def task_of(table: Table, target: str, cells: set[str]) -> str:
-    """What the different cells of a target are: text, or few values, classes; many that are not all whole, numbers.
+    """The task for the distinct cells of a target: "classification" for text or few values, else "regression".
 
     Raises
     ------
-    CommandError    on many that are all whole.
+    CommandError    if there are many values, all of them whole numbers.
     """
     values = np.array([number(cell) for cell in cells])
     if len(values) <= _MOST_CLASSES or np.isnan(values).any():
@@ -132,7 +134,7 @@ def _check_labels(path: str, target: str, labels: NDArray[Any], folds: int) -> N
     counts = Counter(labels)
     if len(counts) < 2:
         raise CommandError(f"{path}, column {target!r} has only one class, {cut(labels[0])}; expected two or more.")
-    least = 4 if folds == 2 else folds  # so that two of each class are left to train on
+    least = 4 if folds == 2 else folds  # so that two rows of each class are left for training
     rarest = min(counts, key=lambda label: counts[label])
     if counts[rarest] < least:
         few = sum(count < least for count in counts.values())
@@ -143,7 +145,7 @@ def _check_labels(path: str, target: str, labels: NDArray[Any], folds: int) -> N
 
 
 def _check_missing(table: Table, target: str, labels: NDArray[Any]) -> None:
-    """Raise CommandError if a label is missing, or is a number that cannot be."""
+    """Raise CommandError if a label is missing, or is a number that is not finite."""
     for label in dict.fromkeys(labels):
         if is_missing(label, infinite=True):
             raise CommandError(
@@ -175,7 +177,7 @@ def _check_numbers(table: Table, target: str, values: NDArray[np.float64], folds
 
 
 def _check_rows(path: str, num_rows: int, folds: int) -> None:
-    """Raise CommandError unless each fold has two rows, and each inner one as well."""
+    """Raise CommandError unless each fold, and each inner fold, has two rows."""
     least = 1 if folds == 1 else max(8, 2 * folds)
     if num_rows < least:
         raise CommandError(f"{path} has {num_rows} rows, but {folds} folds need {least}. Take fewer --folds.")

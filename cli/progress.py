@@ -1,4 +1,4 @@
-"""Bars for what takes long, on a terminal only."""
+"""Progress bars, on a terminal only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 
 def bar(total: int, text: str, *, hidden: bool = False, **options: Any) -> Any:
-    """A bar on standard error that shows after two seconds and goes when it is done."""
+    """A bar on standard error that appears after two seconds and disappears when it is done."""
     options = {"unit_scale": True, "leave": False, "delay": _SECONDS, "file": sys.stderr} | options
     return tqdm(total=total, desc=text, disable=True if hidden else None, **options)
 

@@ -11,7 +11,7 @@ from .errors import CommandError
 
 
 def rank() -> tuple[int, int]:
-    """Which of how many processes that torchrun started this is; (0, 1) without it."""
+    """The number of this process and of all processes that torchrun started; (0, 1) without torchrun."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return 0, 1
     return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -19,11 +19,11 @@ def rank() -> tuple[int, int]:
 
 @contextmanager
 def ranked() -> Iterator[Any]:
-    """A context with the process group of all ranks, which take part in what `on_all` does; None of one process.
+    """A context with the process group of all ranks, for `on_all`; None with one process.
 
     Raises
     ------
-    CommandError    if a rank ends, on the others.
+    CommandError    on the other ranks, if a rank ends.
     """
     import torch.distributed as dist
 

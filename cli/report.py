@@ -1,4 +1,4 @@
-"""What `regbayes compare` reports of its methods: lines of one table, or JSON."""
+"""The report of `regbayes compare`: a table with a line for each method, or JSON."""
 
 from __future__ import annotations
 
@@ -35,32 +35,32 @@ deviation."""
 
 @dataclass(frozen=True)
 class Score:
-    """One method on one fold."""
+    """The result of one method on one fold."""
 
     quality: dict[str, float]  # by the names of `_MEASURES`
     components: int | None
     fit_seconds: float  # of the last fit, with the chosen arguments
-    tuning_seconds: float  # of the search for them
+    tuning_seconds: float  # of the search for the arguments
     predict_seconds: float
     weight_scale: float | None  # of the model, tuned before the fit
     value: float | None  # final objective, ELBO or log joint
 
     def fields(self) -> dict[str, float | None]:
-        """All of it by name."""
+        """All values by name."""
         return {**self.quality, **{name: value for name, value in asdict(self).items() if name != "quality"}}
 
 
 @dataclass(frozen=True)
 class Method:
-    """One method on all folds."""
+    """The results of one method on all folds."""
 
     name: str
     scores: list[Score]
-    value_name: str | None  # of ours
+    value_name: str | None  # of the library's own backends
     estimator: BaseEstimator  # as fitted on the last fold
 
     def means(self) -> dict[str, float | None]:
-        """The mean over the folds of every field of a score; None where it has none."""
+        """The mean over the folds of every field of a score; None if a fold has no value."""
         rows = [score.fields() for score in self.scores]
         columns = {name: [row[name] for row in rows] for name in rows[0]}
         return {
@@ -70,9 +70,9 @@ class Method:
 
 
 class TextReport:
-    """A table of at most 80 columns whose lines are shown one by one, so that its widths are known before its cells.
+    """A table of at most 80 columns whose lines are printed one by one, so that its widths are fixed beforehand.
 
-    Methods named "MODEL, WAY" stand below their model.
+    Methods named "MODEL, WAY" are below a line with their model.
     """
 
     def __init__(self, task: str, silent: bool = False) -> None:
@@ -80,20 +80,20 @@ class TextReport:
         self.measures = _MEASURES[task]
         self.columns = [name for name in _COLUMNS if task != "labels" or name not in _LEFT_OUT]
         cells = ["", *self.measures.values(), *self.columns]
-        means = [_SPREAD, *(_MEAN for _ in self.measures)][: len(self.measures)]  # the first with its spread
+        means = [_SPREAD, *(_MEAN for _ in self.measures)][: len(self.measures)]  # the first shows its spread
         widths = [_NAME, *means, *(_COLUMNS[name] for name in self.columns)]
         self.widths = [max(len(cell), width) for cell, width in zip(cells, widths, strict=True)]
         self.header = justified(cells, self.widths)
         self.model = ""  # of the last line
 
     def show(self, text: str) -> None:
-        """Print lines at once, above a bar if there is one."""
+        """Print lines at once, above the progress bar if there is one."""
         if not self.silent:
             tqdm.write(text)
             sys.stdout.flush()
 
     def line(self, method: Method) -> str:
-        """The line of one method, below one with its model where that is new."""
+        """The line of one method, below a line with its model if that has changed."""
         mean, first = method.means(), next(iter(self.measures))
         spread = np.std([score.quality[first] for score in method.scores])
         digits = {name: ".3g" if name == "rmse" else ".3f" for name in self.measures}
@@ -112,14 +112,14 @@ class TextReport:
 
 
 def _seconds(value: float | None) -> str:
-    """In seven characters; "-" for none."""
+    """Seconds in at most seven characters; "-" if there are none."""
     if not value:
         return "-"
     return f"{value:.{4 if value < 0.1 else 3 if value < 1 else 2 if value < 10 else 1 if value < 100 else 0}f}"
 
 
 def as_json(methods: list[Method]) -> dict[str, Any]:
-    """The methods with their folds, ready for json."""
+    """The methods with their folds, as values for json."""
     return {
         "methods": [
             {
@@ -141,4 +141,4 @@ _MEASURES = {
 _NAME = len("DP-means + LinearSVC")
 _SPREAD, _MEAN = len("0.974 ± 0.019"), len("0.974")
 _COLUMNS = {"K": 4, "fit s": 6, "tuning s": 0, "predict s": 0}
-_LEFT_OUT = ("K", "predict s")  # of label sets: four measures are wide
+_LEFT_OUT = ("K", "predict s")  # of label sets, whose four measures are wide

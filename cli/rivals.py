@@ -1,4 +1,4 @@
-"""What the infinite SVM is compared with: SVMs tuned in the same folds, and clustering followed by SVMs."""
+"""Rivals of the infinite SVM: SVMs tuned in the same folds, and clustering followed by SVMs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _tuned(method: BaseEstimator, task: str, folds: BaseCrossValidator, **grid: 
 
 
 class ClusterThenSVM(BaseEstimator):
-    """DP-means, blind to the targets, then an SVM in each cluster; a cluster of one target predicts that one."""
+    """DP-means, without the targets, then an SVM in each cluster; a cluster with one target predicts that one."""
 
     def __init__(self, svm: BaseEstimator, num_components: int = 4, seed: int = 0) -> None:
         self.svm = svm
@@ -70,7 +70,7 @@ class ClusterThenSVM(BaseEstimator):
 
     @property
     def n_components_(self) -> int:
-        """Number of clusters."""
+        """The number of clusters."""
         return self.clusterer_.n_components_
 
     def _members(self, labels: NDArray[np.int64]) -> list[NDArray[np.int64]]:

@@ -1,4 +1,4 @@
-"""The search of `regbayes fit`: settings by cross-validation, and the best one fitted to all rows."""
+"""The search of `regbayes fit`: settings by cross-validation, and a fit of the best ones to all rows."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .setups import backend_of
 
 
 class Found(NamedTuple):
-    """What a search ends in: the fit to all rows, and what was chosen for it, in words."""
+    """The result of a search: the fit to all rows, and a text on the chosen settings."""
 
     posterior: Posterior
     said: str
 
 
 def why_no_search(options: argparse.Namespace, X: NDArray[np.float64], y: Any) -> str | None:
-    """Why a fit keeps its default settings, in words (none where that needs no saying); None: it is to search."""
+    """The reason why a fit keeps its default settings ("" if it need not be said); None if it is to search."""
     if not options.search or y is None:
         return ""
     if rank()[1] > 1:
@@ -40,21 +40,21 @@ def why_no_search(options: argparse.Namespace, X: NDArray[np.float64], y: Any) -
 
 
 def search(model: Any, X: NDArray[np.float64], y: NDArray[Any], options: argparse.Namespace) -> Found:
-    """Choose settings of small variance, fit the best to all rows, and give the posterior the slope of probabilities.
+    """Choose settings of small variance, fit the best to all rows, and set the slope of the probabilities.
 
     Parameters
     ----------
-    model : of the command, whose components the search keeps; of classes its loss is the squared hinge
+    model : the command's model, whose components the search keeps; its loss for classes is the squared hinge
     X, y : rows [N, D], and classes or standardized numbers [N]
 
     Raises
     ------
-    Interrupted    on Ctrl-C, in the last fit too.
+    Interrupted    on Ctrl-C, also in the last fit.
     """
     real = not model.coding.has_classes
     estimator = _searched(model if real else model.set_params(loss=SquaredHinge()), X, y, options)
     posterior = estimator.posterior_
-    # without labels of rows to start at
+    # without the labels of the rows at which it started
     posterior.backend = estimator.inference.replace(num_components=estimator.num_components_)
     if not real:
         posterior = posterior.with_slope(float(estimator.slope_))
@@ -62,9 +62,9 @@ def search(model: Any, X: NDArray[np.float64], y: NDArray[Any], options: argpars
 
 
 def with_weight_scale(model: Any, X: NDArray[np.float64], y: NDArray[Any], options: argparse.Namespace) -> Any:
-    """The model with the weight scale that small variance finds, for the other backends, and what is said of it.
+    """The model with the weight scale that small variance finds, for the other backends, and a text about it.
 
-    As `compare` has it: folds of their own would cost them some thirty fits. Arguments and errors as in `search`.
+    It is as in `compare`: a search of their own would cost some thirty fits. Arguments and errors as in `search`.
     """
     estimator = _searched(model, X, y, options, num_components=(1, 4), temperatures=(0.0,))
     scale = estimator.weight_scale_
@@ -73,7 +73,7 @@ def with_weight_scale(model: Any, X: NDArray[np.float64], y: NDArray[Any], optio
 
 
 def _searched(model: Any, X: NDArray[np.float64], y: NDArray[Any], options: argparse.Namespace, **grid: Any) -> Any:
-    """The search of small variance, fitted."""
+    """Run the search of small variance, and return the fitted estimator."""
     backend = backend_of("small_variance", options.seed, progress=False).replace(scale=_SCALE)
     search = ClassifierCV if model.coding.has_classes else RegressorCV
     try:
@@ -86,7 +86,7 @@ def _searched(model: Any, X: NDArray[np.float64], y: NDArray[Any], options: argp
 
 
 def _folds(num_rows: int, seed: int) -> Any:
-    """Three folds of all rows, or of so many at random."""
+    """Three folds of all rows, or of a random subset if there are many."""
     if num_rows <= MOST_ROWS:
         return 3
     chosen = np.random.default_rng(seed).permutation(num_rows)[:MOST_ROWS]
@@ -94,7 +94,7 @@ def _folds(num_rows: int, seed: int) -> Any:
 
 
 def _said(estimator: Any, num_rows: int, real: bool) -> str:
-    """What was chosen, and how good it was on rows held out."""
+    """A text on the chosen settings, and on their quality on held-out rows."""
     number, temperature = estimator.num_components_, estimator.temperature_
     facts = [
         *([] if estimator.strength_ is None else [f"strength {estimator.strength_:g}"]),

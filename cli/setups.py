@@ -1,4 +1,4 @@
-"""What the command line's names of models and backends stand for."""
+"""The models and backends behind the names on the command line."""
 
 from __future__ import annotations
 
@@ -33,15 +33,17 @@ LABEL_MODELS = ("BNMC product", "BNMC and")
 
 
 def model_of(name: str, likelihood: str | None, num_features: int, real_target: bool = False) -> Model:
-    """The model of this name, the components of a mixture with the Gaussian of this name (see `LIKELIHOODS`).
+    """The model of this name; a mixture has the Gaussian components named `likelihood` (see `LIKELIHOODS`).
 
-    By default a full covariance, which takes fewer components than a diagonal one, as long as it is affordable.
-    A real target gets the loss of support vector regression. The names `LABEL_MODELS` have the joint of a BNMC, whose
-    inputs are diagonal by default.
+    The default is a full covariance, which needs fewer components than a diagonal one, as long as it is affordable. A
+    real
+    target gets the loss of support vector regression. The names `LABEL_MODELS` stand for the joints of a BNMC, whose
+    inputs
+    are diagonal by default.
 
     Raises
     ------
-    CommandError    on a likelihood for a model that is no mixture.
+    CommandError    if a likelihood is given for a model that is not a mixture.
     """
     if name in LABEL_MODELS:
         return BNMC(LIKELIHOODS[likelihood or "diagonal"](), joint=name.removeprefix("BNMC "))
@@ -61,14 +63,14 @@ def model_of(name: str, likelihood: str | None, num_features: int, real_target: 
 
 
 def backends_for(name: str) -> tuple[str, ...]:
-    """The names of the backends that the model of a name has, the default one first."""
+    """The names of the backends of a model, the default one first."""
     if name in LABEL_MODELS:
         return ("svi", "small_variance", "gibbs")
     return BACKENDS[1:] if name == "MedLDA" else BACKENDS
 
 
 def clustering_model(name: str, likelihood: str | None, num_features: int) -> Mixture | StateSpace:
-    """One of `TABLE_MODELS` or `STATE_MODELS`; S has the hinge, L the logistic loss.
+    """One of `TABLE_MODELS` or `STATE_MODELS`; S stands for the hinge, L for the logistic loss.
 
     Likelihoods are those of `model_of` and "multinomial", for counts. A concentration has the prior Gamma(1, 1).
     """
@@ -84,7 +86,7 @@ def clustering_model(name: str, likelihood: str | None, num_features: int) -> Mi
 
 
 def backend_of(name: str, seed: int, progress: bool | None = None) -> Backend:
-    """The backend of this name, as the command line sets it up."""
+    """The backend of this name with the command line's settings."""
     backends: dict[str, Backend] = {
         "small_variance": SmallVariance(seed=seed, progress=progress),
         "svi": SVI(seed=seed, progress=progress),

@@ -31,7 +31,7 @@ class Source(ABC):
     """A file that is read anew at each use, some rows at a time."""
 
     path: str  # as messages name it
-    content: bytes | None  # of what can be read only once, such as standard input
+    content: bytes | None  # of a source that can be read only once, such as standard input
 
     @property
     @abstractmethod
@@ -40,7 +40,7 @@ class Source(ABC):
 
     @abstractmethod
     def batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
-        """The rows, of these columns alone.
+        """The rows, with only these columns.
 
         Raises
         ------
@@ -48,16 +48,16 @@ class Source(ABC):
         """
 
     def place(self, row: int) -> str:
-        """Where a row stands, counted from 0, in words."""
+        """The position of a row, counted from 0, in words for messages."""
         return f"row {self.span.start + row + 1}"
 
     @cached_property
     def span(self) -> slice:
-        """Which rows of the file these are, all of them; CommandError as `batches`."""
+        """The rows of the file that this source has: all; CommandError as in `batches`."""
         return slice(0, sum(map(len, self.batches(self.names))))
 
     def own(self) -> Source:
-        """The rows that are those of this rank; CommandError if the file does not come in parts."""
+        """The source of this rank's rows; CommandError if the file does not consist of parts."""
         raise CommandError(f"several ranks read the row groups of a Parquet file, and {self.path!r} is none.")
 
     def opened(self) -> BinaryIO:
@@ -66,7 +66,7 @@ class Source(ABC):
 
     @property
     def size(self) -> int:
-        """The number of its bytes."""
+        """The number of bytes of the file."""
         return Path(self.path).stat().st_size if self.content is None else len(self.content)
 
 
@@ -94,7 +94,7 @@ def source_of(path: str) -> Source:
 class ColumnSource(Source):
     """A Parquet or Arrow (Feather) file, whose columns have types."""
 
-    part: tuple[int, int] = (0, 1)  # of its row groups the rows are: which, of how many
+    part: tuple[int, int] = (0, 1)  # of the file's row groups: the index of this part, and the number of parts
 
     @cached_property
     def names(self) -> list[str]:
@@ -105,7 +105,7 @@ class ColumnSource(Source):
             return names_of(self._dataset)
 
     def batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
-        """The rows, of these columns alone; CommandError as in `Source`, and for more cells than memory holds."""
+        """The rows, with only these columns; CommandError as in `Source`, and for implausibly many cells."""
         from ..inference.distributed.tables import batches
 
         with self._readable():
@@ -116,7 +116,7 @@ class ColumnSource(Source):
 
     @cached_property
     def span(self) -> slice:
-        """Which rows of the file these are; CommandError if it cannot be read."""
+        """The indices of the rows in the file; CommandError if it cannot be read."""
         with self._readable():
             return self._rows[1]
 
@@ -129,8 +129,8 @@ class ColumnSource(Source):
 
     @cached_property
     def _rows(self) -> tuple[Any, slice]:
-        """Those of the part, and which of all they are."""
-        from ..inference.distributed.tables import dataset_of, part_of  # and torch, for which text has no use
+        """The dataset of this part, and the indices of its rows among all rows."""
+        from ..inference.distributed.tables import dataset_of, part_of  # imports torch, which text files do not need
 
         whole = dataset_of(self.path if self.content is None else self.content)
         return (whole, slice(0, whole.count_rows())) if self.part[1] == 1 else part_of(whole, *self.part)
@@ -144,9 +144,9 @@ class ColumnSource(Source):
 
 
 class TextSource(Source):
-    """Cells of text with a header, separated by commas, semicolons or tabs (whichever the header has most of).
+    """Cells of text with a header, separated by commas, semicolons or tabs (whichever occurs most in the header).
 
-    Rows of blank cells are passed over. The text is unpacked if gzip has compressed it.
+    Rows of blank cells are skipped. The text is decompressed if it is compressed by gzip.
     """
 
     @cached_property
@@ -159,10 +159,10 @@ class TextSource(Source):
             raise CommandError(f"the header of {self.path!r} cannot be read: {error} ({hint}).") from None
 
     def batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
-        """The rows, of these columns alone, as text without blanks around it; CommandError as in `Source`."""
-        num_seen, chosen = 0, [self.names.index(name) for name in names]  # the header is seen as well
+        """The rows, with only these columns, as text without surrounding blanks; CommandError as in `Source`."""
+        num_seen, chosen = 0, [self.names.index(name) for name in names]  # the header is among the rows read
         for size in _BLOCKS:
-            start = 0  # of a batch: another size reads anew
+            start = 0  # of a batch: with another block size the reading starts again
             try:
                 for batch in self._text(size):
                     columns = [pc.utf8_trim_whitespace(batch.column(index)) for index in chosen]
@@ -184,7 +184,7 @@ class TextSource(Source):
         return f"line {line}" if line else super().place(row)
 
     def _text(self, size: int) -> Iterator[pa.RecordBatch]:
-        """All rows, the header first, read in blocks of so many bytes, which no row may exceed."""
+        """All rows, the header first, read in blocks of `size` bytes, which no row may exceed."""
         columns = [f"{index}" for index in range(len(self.names))]
         with self._readable(), self._bytes() as file:
             yield from map(
@@ -200,7 +200,7 @@ class TextSource(Source):
             )
 
     def _line(self, record: int) -> int:
-        """The line at which a row ends, the header being row 0; 0 where the csv module refuses a cell before it."""
+        """The line at which a row ends, the header being row 0; 0 if the csv module refuses a cell before it."""
         with suppress(csv.Error):
             return next((line for line, _ in islice(self._records(), record, None)), 0)
         return 0
@@ -209,7 +209,7 @@ class TextSource(Source):
         return "error" if row.text.replace(self._delimiter, "").strip() else "skip"
 
     def _wrong(self, said: str) -> CommandError:
-        """What is wrong with the text, of what Arrow says of it."""
+        """The error for text that Arrow cannot parse, from Arrow's message."""
         if "UTF8" in said:
             return _not_text(self.path)
         with suppress(csv.Error):
@@ -221,7 +221,7 @@ class TextSource(Source):
         return CommandError(f"{self.path!r} is not a CSV file: {said}")
 
     def _records(self) -> Iterator[tuple[int, list[str]]]:
-        """Rows of which a cell is not blank, the header first, and the line at which each ends: for messages."""
+        """The rows that are not blank, the header first, each with the line at which it ends; for messages."""
         with self._readable(), self._bytes() as file:
             reader = csv.reader(io.TextIOWrapper(file, "utf-8-sig", newline=""), delimiter=self._delimiter)
             yield from ((reader.line_num, row) for row in reader if any(map(str.strip, row)))
@@ -235,7 +235,7 @@ class TextSource(Source):
 
     @contextmanager
     def _bytes(self) -> Iterator[io.BufferedReader]:
-        """The text as bytes, with a bar."""
+        """The text as bytes, with a progress bar."""
         with self.opened() as stored, bar(self.size, f"reading {Path(self.path).name}", unit="B") as progress:
             yield io.BufferedReader(_Unpacked(self.path, stored, self.size, progress))
 
@@ -252,7 +252,7 @@ class TextSource(Source):
 
 
 class _Unpacked(io.RawIOBase):
-    """The bytes of a file, unpacked as they are read: a small one may hold more than fits in memory."""
+    """The bytes of a file, decompressed as they are read: a small file may hold more than fits in memory."""
 
     def __init__(self, path: str, stored: BinaryIO, size: int, progress: Any) -> None:
         self._path, self._stored, self._progress = path, stored, progress
@@ -262,7 +262,7 @@ class _Unpacked(io.RawIOBase):
         self._num_read, self._most = 0, max(_LEAST_BOUND, _MOST_INFLATION * size)
 
     def readable(self) -> bool:
-        """That it is."""
+        """True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
@@ -292,7 +292,7 @@ def _not_text(path: str) -> CommandError:
 
 
 _GZIP, _PARQUET, _ARROW = b"\x1f\x8b", b"PAR1", b"ARROW1"
-_BLOCKS = (2**16, 2**20, 2**24)  # bytes of text at once: the next one where a row is longer
-_LONGEST_LINE = 2**24  # that is looked through for delimiters
+_BLOCKS = (2**16, 2**20, 2**24)  # bytes of text in a block; the next size if a row is longer
+_LONGEST_LINE = 2**24  # the most bytes in which delimiters are counted
 _MOST_INFLATION = 100  # characters of text, or cells, for each byte of a compressed file
 _LEAST_BOUND = 2**26

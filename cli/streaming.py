@@ -22,7 +22,7 @@ from .tables import Table, is_missing, listed
 
 @dataclass(frozen=True)
 class TableSource(RowSource):
-    """The rows of a table, read anew in each pass; cells of the target are numbered by their class."""
+    """The rows of a table, read anew in each pass; target cells become class indices."""
 
     table: Table
     features: list[str]
@@ -49,15 +49,15 @@ class TableSource(RowSource):
 
 
 def fit_blocks(table: Table, options: argparse.Namespace, group: Any) -> tuple[Posterior, dict[str, Any], str]:
-    """The posterior of a fit that reads the table block by block, the metadata for `predict`, and what is said of it.
+    """Fit the table block by block: the posterior, the metadata for `predict`, and a line to print about them.
 
     Raises
     ------
-    CommandError    on options and targets that such a fit has not.
+    CommandError    on options and targets that such a fit does not support.
     """
     source = on_all(lambda: _source(table, options))
     features, classes = source.features, source.classes
-    steps = max(_LEAST_STEPS, -(-table.num_rows // (options.batch_size * rank()[1])))  # of a block of each rank
+    steps = max(_LEAST_STEPS, -(-table.num_rows // (options.batch_size * rank()[1])))  # with a block on each rank
     backend = SVI(num_steps=steps, batch_size=options.batch_size, seed=options.seed)
     posterior = backend.fit(model_of(options.model, options.likelihood, len(features)), source, group=group)
     dropped = {"dropped": table.dropped} if table.dropped else {}
@@ -66,7 +66,7 @@ def fit_blocks(table: Table, options: argparse.Namespace, group: Any) -> tuple[P
 
 
 def _source(table: Table, options: argparse.Namespace) -> TableSource:
-    """The rows of this rank, with the classes of all."""
+    """This rank's rows, with the classes of all ranks."""
     _check_options(table, options)
     target = None if options.model == "DPM" else options.target
     classes = [] if target is None else _classes(table, target, options.task)
@@ -90,7 +90,7 @@ def _check_options(table: Table, options: argparse.Namespace) -> None:
 
 
 def _classes(table: Table, target: str, task: str) -> list[str]:
-    """The classes of a column, by a pass over it."""
+    """The classes in a column, found by a pass over it."""
     found, row = set[str](), 0
     for cells in table.cell_blocks(target):
         found |= set(cells)

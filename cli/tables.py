@@ -24,12 +24,12 @@ from .sources import Source, TextSource, source_of
 
 @dataclass(frozen=True)
 class Table:
-    """A file whose rows are read anew at each use: never are all cells of a large one there at once."""
+    """A file whose rows are read anew at each use, so that a large table is never in memory as a whole."""
 
     source: Source
     path: str  # as messages name it
     header: list[str]  # the names of all columns
-    dropped: list[str]  # those that are left out
+    dropped: list[str]  # the names of the columns that are left out
     num_rows: int
 
     @property
@@ -39,7 +39,7 @@ class Table:
 
     @cached_property
     def own(self) -> Table:
-        """The rows that this rank reads; without torchrun all."""
+        """The rows that this rank reads: all without torchrun."""
         if rank()[1] == 1:
             return self
         source = self.source.own()
@@ -51,11 +51,11 @@ class Table:
             yield from map(list, zip(*(_as_text(cells).to_pylist() for cells in batch.columns), strict=True))
 
     def place(self, row: int, name: str) -> str:
-        """Where a cell is, for messages; rows are counted from 0."""
+        """The position of a cell, in words for messages; rows are counted from 0."""
         return f"{self.path}, {self.source.place(row)}, column {name!r}"
 
     def column(self, name: str) -> NDArray[Any]:
-        """The cells [N] of one column as text; equal ones are one object.
+        """The cells [N] of one column as text; equal cells are one object.
 
         Raises
         ------
@@ -74,7 +74,7 @@ class Table:
     def numbers(self, names: list[str], *, missing_rows: bool = False) -> NDArray[np.float64]:
         """The cells [N, D] of some columns, which must be finite numbers.
 
-        With `missing_rows` a row may have all of them empty or "nan", and is NaN then.
+        With `missing_rows` a row may have all its cells empty or "nan"; it is then NaN.
         """
         values = np.empty((self.num_rows, len(names)))
         for start, block, _ in self.number_blocks(names, missing_rows=missing_rows):
@@ -84,8 +84,10 @@ class Table:
     def number_blocks(
         self, names: list[str], *, missing_rows: bool = False, beside: str | None = None
     ) -> Iterator[tuple[int, NDArray[np.float64], list[str]]]:
-        """What `numbers` gives, some rows [n, D] at a time: the place of the first, the numbers, and the cells [n] of
-        the column `beside` them as text."""
+        """As `numbers`, in blocks of rows [n, D]: the index of the first row, the numbers, and cells [n] as text.
+
+        The text is that of the column `beside`.
+        """
         for start, batch, block in self._blocks(names, beside):
             for row in np.flatnonzero(~np.isfinite(block).all(1)).tolist():
                 cells = [_as_text(column.slice(row, 1))[0].as_py() for column in batch.columns[: len(names)]]
@@ -140,7 +142,7 @@ class Table:
         return seconds
 
     def require(self, name: str) -> None:
-        """Raise CommandError if a column is not there, or dropped."""
+        """Raise CommandError if a column does not exist or is dropped."""
         if name in self.dropped:
             raise CommandError(f"column {name!r} of {self.path} is left out by --drop, but it is needed.")
         if name not in self.header:
@@ -149,8 +151,10 @@ class Table:
     def _blocks(
         self, names: list[str], beside: str | None = None
     ) -> Iterator[tuple[int, pa.RecordBatch, NDArray[np.float64]]]:
-        """Some rows at a time: the place of the first, their cells, `beside` last, and those of the names as numbers,
-        NaN where there is none."""
+        """Blocks of rows: the index of the first, the cells, with `beside` last, and those of `names` as numbers.
+
+        A cell that is not a number is NaN.
+        """
         for name in names:
             self.require(name)
         for start, batch in self._batches([*names, *([] if beside is None else [beside])]):
@@ -167,7 +171,7 @@ class Table:
             raise CommandError(f"{self.path} has changed while it was read. Try again.")
 
     def _not_finite(self, row: int, cells: list[str], names: list[str]) -> CommandError:
-        """What to say of a row whose cells are not all finite numbers."""
+        """The error for a row whose cells are not all finite numbers."""
         wrong = [name for name, cell in zip(names, cells, strict=True) if not math.isfinite(number(cell))]
         cell, place = cells[names.index(wrong[0])], self.place(row, wrong[0])
         others = f" (likewise {listed(wrong[1:])} in this line)" if wrong[1:] else ""
@@ -189,13 +193,14 @@ def read_table(path: str, drop: Collection[str] = (), *, drops_all: bool = True)
 
     Parameters
     ----------
-    drop : names of columns to leave out, whatever is in them
-    drops_all : whether all of them must be there
+    drop : names of columns to leave out, whatever they contain
+    drops_all : whether all of them must exist
 
     Raises
     ------
-    CommandError    if the file is missing, unreadable, empty or ragged, if a column has no name or another one's, or if
-                    there is none of those to drop, or no other.
+    CommandError    if the file is missing, unreadable, empty or ragged, if a column has no name or the same as another,
+    if
+                    a column to drop does not exist, or if no column is left.
     """
     source = source_of(path)
     path, names = source.path, source.names
@@ -215,18 +220,18 @@ def read_table(path: str, drop: Collection[str] = (), *, drops_all: bool = True)
 
 
 def names_in(text: str) -> list[str]:
-    """The names in a list such as A,B,C; one with a comma in it stands in double quotes."""
+    """The names in a list such as A,B,C; a name with a comma is in double quotes."""
     return [name.strip() for name in next(csv.reader(text.splitlines(), skipinitialspace=True), [])]
 
 
 def aligned(lines: list[list[str]]) -> str:
-    """Rows of cells as text: the first column to the left, the others to the right."""
+    """Rows of cells as text: the first column left-aligned, the others right-aligned."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(justified(line, widths) for line in lines)
 
 
 def justified(line: list[str], widths: list[int]) -> str:
-    """One row of cells as text: the first column to the left, the others to the right."""
+    """One row of cells as text: the first column left-aligned, the others right-aligned."""
     return "  ".join(
         [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))]
     )
@@ -238,7 +243,7 @@ def listed(names: list[str], most: int = 8) -> str:
 
 
 def number(cell: str) -> float:
-    """The number that a cell holds; NaN if it holds none, as "1_000" does not."""
+    """The number in a cell; NaN if it is not a number, as "1_000" is not."""
     try:
         return math.nan if "_" in cell else float(cell)
     except ValueError:
@@ -246,7 +251,7 @@ def number(cell: str) -> float:
 
 
 def is_missing(cell: str, *, infinite: bool = False) -> bool:
-    """Whether a cell is empty or says that there is no number, or, with `infinite`, none that is finite."""
+    """Whether a cell is empty or means a missing number; with `infinite`, also an infinite one."""
     word = cell.lower()
     word = word[1:] if len(word) > 1 and word[0] in "+-" else word
     return word in (_MISSING | _INFINITE if infinite else _MISSING)
@@ -272,7 +277,7 @@ def _seconds(cell: str) -> float:
 
 
 def _as_text(cells: pa.Array) -> pa.Array:
-    """Cells of any type as text, as Python and a CSV file have them; empty where there is nothing."""
+    """Cells of any type as text, as in Python and in a CSV file; empty where a cell is missing."""
     try:
         text = cells.cast(pa.string())
         if pa.types.is_boolean(cells.type):
@@ -286,10 +291,10 @@ def _as_text(cells: pa.Array) -> pa.Array:
 
 
 def _as_numbers(cells: pa.Array) -> NDArray[np.float64]:
-    """Cells of any type as numbers; NaN where there is none."""
+    """Cells of any type as numbers; NaN where a cell is not a number."""
     with suppress(pa.ArrowException):
         return np.asarray(cells.cast(pa.float64()).to_numpy(zero_copy_only=False))
-    return np.array([number(cell) for cell in _as_text(cells).to_pylist()])  # Python knows "+1" as well
+    return np.array([number(cell) for cell in _as_text(cells).to_pylist()])  # Python also reads "+1"
 
 
 _MISSING = frozenset(("", "na", "nan"))
