@@ -29,13 +29,12 @@ from ..models import (
     TaskData,
     by_task,
 )
-from ..models.domains import shown
 from ..models.numbers import as_tensor
 from ..models.warning import warn
 from .base import NothingLearntWarning, PosteriorEstimator, goes_on
 from .label_folds import can_be_fitted, deal_rows, number_of_folds, taught
 from .label_sets import is_matrix, missing_labels, with_holes
-from .reading import array_like, named, read_targets, require_classes
+from .reading import named, read_classes, read_targets, require_classes
 from .rows import moments_of_tasks, sort_rows
 
 
@@ -238,11 +237,11 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         named("y", lambda: check_classification_targets(known))
         if first:
             self._matrix = is_matrix(labels, classes)
-        return self._bits(labels) if self.has_matrix else self._classes(labels, classes)
+        return self._bits(labels, first) if self.has_matrix else self._classes(labels, classes)
 
-    def _bits(self, labels: Any) -> Any:
+    def _bits(self, labels: Any, first: bool) -> Any:
         """A matrix [N, L], NaN where it has -1; ValueError unless it is one, of 0, 1, -1 and NaN."""
-        if labels.ndim == 1:
+        if labels.ndim == 1 or not (first or labels.shape[1] == len(self.classes_)):
             raise ValueError(f"y has shape {labels.shape}; expected a matrix [n, {len(self.classes_)}], as in the fit.")
         labels = with_holes(labels)
         values = labels.data if scipy.sparse.issparse(labels) else labels
@@ -263,10 +262,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         if classes is None:
             self.classes_ = np.unique(labels[known])
         else:
-            given = array_like("classes", classes)
-            self.classes_ = named("classes", lambda: np.unique(column_or_1d(given)))
-        if len(self.classes_) < 2 and classes is not None:
-            raise ValueError(f"classes is {shown(classes)}; a classifier needs at least two.")
+            self.classes_ = read_classes(classes)
         if len(self.classes_) < 2:
             found = (
                 f"only one class ({self.classes_.tolist()[0]!r})" if len(self.classes_) else "no label that is known"

@@ -29,7 +29,7 @@ from .base import PosteriorEstimator, goes_on
 from .class_weights import class_weights, whole
 from .label_folds import can_be_fitted, number_of_folds
 from .paths import Rows
-from .reading import array_like, named, read_both, require_classes
+from .reading import named, read_both, read_classes, require_classes
 from .rows import SortedRows, deal, moments, sort_rows
 from .slopes import likeliest_slope, log_probabilities
 from .streams import EncodedRows, classes_of, mean_squared_error, moments_of, source_of
@@ -170,7 +170,7 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         weights = self.row_weights(sample_weight, rows)
         parts = self._parts_for(len(labels) if weights is None else weights.sum(), rows.shape[1])
         positive = np.ones(len(labels), dtype=bool) if weights is None else weights > 0
-        self.classes_ = np.unique(labels[positive] if classes is None else array_like("classes", classes))
+        self.classes_ = np.unique(labels[positive]) if classes is None else read_classes(classes)
         words = [label for label in self.classes_.tolist() if isinstance(label, str) and not label[:1].isdigit()]
         if words and parts[0].coding.ordered:
             raise ValueError(

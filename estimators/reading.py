@@ -85,12 +85,30 @@ def array_like(name: str, values: Any) -> Any:
     return values
 
 
+def read_classes(classes: Any) -> NDArray[Any]:
+    """The sorted labels [L] of the classes that a user names.
+
+    Raises
+    ------
+    ValueError    unless they are a list or an array [n] of at least two, of one type, none of them missing.
+    """
+    given = array_like("classes", classes)
+    labels = named("classes", lambda: np.asarray(given))
+    try:
+        found: NDArray[Any] = np.unique(labels if labels.ndim == 1 and not missing_in(labels).any() else [])
+    except TypeError:  # text beside numbers
+        found = labels[:0]
+    if len(found) < 2:
+        raise ValueError(
+            f"classes is {shown(classes)}; expected a list of labels of one type, none of them missing: a classifier "
+            "needs at least two."
+        )
+    return found
+
+
 def require_classes(classes: Any, known: NDArray[Any]) -> None:
     """Raise ValueError if a later batch names other classes than those of the fit [L]; None names none."""
-    if classes is None:
-        return
-    given = array_like("classes", classes)
-    if not np.array_equal(named("classes", lambda: np.unique(given)), known):
+    if classes is not None and not np.array_equal(read_classes(classes), known):
         raise ValueError(
             f"classes is {shown(classes)}; the fit has the classes {shown(known.tolist())}. Pass these, or "
             "fit again with all classes."

@@ -35,14 +35,14 @@ class SortedRows:
 
 
 def sort_rows(X: Any, y: NDArray[Any] | None, weights: NDArray[np.float64] | None, *, merge: bool) -> SortedRows:
-    """Rows of X [N, D], targets y [N] and weights [N], sorted by a hash of (x, y).
+    """Rows of X [N, D], targets y [N] and weights [N], sorted by a hash of x, and of y if it is a label.
 
     With `merge` rows that are equal become one, with their weights added up; or two if all are, as a fit takes no
     single row. Sparse rows stay in their order.
     """
     if scipy.sparse.issparse(X):
         return SortedRows(X, y, weights, np.arange(X.shape[0]))
-    order, differs = _sorted(X, y)
+    order, differs = _sorted(X, y, weights)
     if merge:
         differs[1:2] |= not differs[1:].any()
         groups = np.cumsum(differs) - 1
@@ -148,32 +148,76 @@ def in_units(mean: float, scale: float, unit: float) -> tuple[float, float]:
     return mean * unit, scale * unit if scale > np.finfo(np.float64).eps * abs(mean) else 1.0
 
 
-def _sorted(X: NDArray[Any], y: NDArray[Any] | None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Places [N] of the rows by their hashes, of equal hashes by the bytes of their numbers, and which differ from the
-    one before. 0 and -0 are equal."""
-    columns = [*X.T] if y is None else [*X.T, *np.atleast_2d(y.T)]
+def _sorted(
+    X: NDArray[Any], y: NDArray[Any] | None, weights: NDArray[np.float64] | None
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Places [N] of the rows by their hashes, of equal hashes by the bytes of X and then by y, and which differ from
+    the one before. 0 and -0 are equal.
+
+    Targets that are numbers are not hashed: their last bits hang on the units of y, and the order must not.
+    """
+    targets = [] if y is None else [*np.atleast_2d(y.T)]
+    exact = all(map(_are_labels, targets))
     hashed = np.zeros(len(X), dtype=np.uint64)
-    for column in columns:
-        hashed = (hashed ^ _bits(column)) * _FACTOR
-        hashed ^= hashed >> np.uint64(32)
+    for column in [*X.T, *(targets if exact else [])]:
+        hashed = _mixed(hashed, _bits(column))
     hashed = hashed.byteswap()
     order = np.argsort(hashed, kind="stable")
     differs = np.ones(len(X), dtype=bool)
     differs[1:] = hashed[order[1:]] != hashed[order[:-1]]
     tied = np.flatnonzero(~differs | np.append(~differs[1:], False))
-    if len(tied):  # the same row several times, and hardly ever another one of the same hash
-        rows = order[tied]
-        bits = np.column_stack([hashed[rows].byteswap(), *(_bits(column[rows]) for column in columns)])
-        keys = bits.view(np.dtype((np.void, bits.itemsize * bits.shape[1]))).ravel()
-        again = np.argsort(keys, kind="stable")
-        order[tied] = rows[again]
-        differs[tied[1:]] = keys[again[1:]] != keys[again[:-1]]
-    return order, differs
+    if not len(tied):
+        return order, differs
+    rows = order[tied]  # the same X several times, and hardly ever another one of the same hash
+    words = [*(_bits(column[rows]) for column in X.T), *(_in_order(column[rows]) for column in targets)]
+    bits = np.column_stack([hashed[rows].byteswap(), *words])
+    keys = bits.view(np.dtype((np.void, bits.itemsize * bits.shape[1]))).ravel()
+    again = np.argsort(keys, kind="stable")
+    order[tied] = rows[again]
+    differs[tied[1:]] = keys[again[1:]] != keys[again[:-1]]
+    return (order, differs) if exact else _apart(order, differs, hashed, weights)
+
+
+def _are_labels(column: NDArray[Any]) -> bool:
+    """Whether targets [N] are the places of classes, or 0 and 1, NaN where one is missing."""
+    return column.dtype.kind != "f" or bool((np.isin(column, (0, 1)) | np.isnan(column)).all())
+
+
+def _apart(
+    order: NDArray[np.int64],
+    differs: NDArray[np.bool_],
+    hashed: NDArray[np.uint64],
+    weights: NDArray[np.float64] | None,
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Sorted rows with those moved apart that share X alone: the r-th of their targets, from 0, changes the hash by r.
+    Targets without a weight do not count."""
+    run = np.cumsum(differs) - 1  # of rows that are equal
+    counted = np.bincount(run, None if weights is None else weights[order] > 0) > 0
+    first = hashed[order[differs]]
+    before: NDArray[np.int64] = np.cumsum(counted) - counted
+    begins = np.append(True, first[1:] != first[:-1])
+    rank = before - np.maximum.accumulate(np.where(begins, before, 0))
+    words = rank.astype(np.uint64)
+    own = np.where(rank, _mixed(_mixed(first, words), words).byteswap(), first)
+    again = np.argsort(own[run], kind="stable")
+    return order[again], differs[again]
+
+
+def _mixed(hashed: NDArray[np.uint64], words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Hashes [N] of what was hashed and a further word of each."""
+    found = (hashed ^ words) * _FACTOR
+    return found ^ (found >> np.uint64(32))
 
 
 def _bits(column: NDArray[Any]) -> NDArray[np.uint64]:
     """The bytes [N] of numbers in double precision."""
     return (column.astype(np.float64) + 0.0).view(np.uint64)
+
+
+def _in_order(column: NDArray[Any]) -> NDArray[np.uint64]:
+    """Numbers [N] as bytes that are in their order."""
+    bits, sign = _bits(column), np.uint64(1 << 63)
+    return np.where(bits & sign, ~bits, bits | sign).byteswap()
 
 
 _DIGITS = 10

@@ -357,3 +357,36 @@ def test_a_search_in_a_pipeline_runs_in_two_processes_with_weights():
     )
     assert_array_equal(parallel.cv_results_["mean_test_score"], serial.cv_results_["mean_test_score"])
     assert_array_equal(parallel.predict(X), serial.predict(X))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_the_order_of_rows_does_not_hang_on_the_units_of_targets(dtype):
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 3, (200, 2)).astype(dtype)  # many rows of one X
+    y, weights = rng.integers(0, 40, 200) * 0.1, rng.integers(0, 3, 200).astype(float)
+    for merge in (True, False):
+        found, other = (
+            sort_rows(X, ((values - values.mean()) / values.std()).astype(dtype), weights, merge=merge)
+            for values in (y, 1e6 * y + 5)
+        )
+        assert_array_equal(found.place, other.place)
+        order = np.random.default_rng(1).permutation(200)
+        shuffled = sort_rows(X[order], y[order], weights[order], merge=merge)
+        assert_array_equal(shuffled.X, found.X)
+        kept, counted = weights > 0, found.weights > 0
+        some = sort_rows(X[kept], y[kept], weights[kept], merge=merge)
+        assert_array_equal(some.X, found.X[counted])
+        assert_array_equal(some.weights, found.weights[counted])
+    # rows of one X neither stand together nor in the order of their targets
+    alone = sort_rows(X, rng.normal(size=200), None, merge=True)
+    assert 165 < (np.diff(alone.X, axis=0) != 0).any(1).sum() < 190
+    assert abs(np.corrcoef(alone.y[1:], alone.y[:-1])[0, 1]) < 0.2
+
+
+def test_a_regression_does_not_hang_on_the_units_of_targets():
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    y = np.abs(X).sum(1)
+    for inference in (SVI(num_steps=20), QUICK["gibbs"], SmallVariance(num_components=3)):
+        regressor = Regressor(InfiniteSVM(loss=EpsilonInsensitive(), truncation=6), inference)
+        found, other = (clone(regressor).fit(X, values).predict(X) for values in (y, 1e6 * y + 5))
+        assert_allclose((other - 5) / 1e6, found, atol=1e-5)

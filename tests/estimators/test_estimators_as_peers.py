@@ -269,6 +269,14 @@ def test_batches_go_on_where_the_last_one_ended(blobs, documents):
     assert float(seen) == 43
 
 
+@pytest.mark.parametrize("classes", [[], ["left"], "left", {"left", "right"}, [["left", "right"]], ["left", 1.0, None]])
+@pytest.mark.parametrize("kind", [Classifier, MultiLabelClassifier])
+def test_classes_of_a_first_batch_are_a_list_of_labels(blobs, kind, classes):
+    y = np.where(blobs[:, 0] > 4, "right", "left")
+    with pytest.raises(ValueError, match=r"^classes is .*; expected a list of labels of one type"):
+        kind(inference=SVI(num_steps=2)).partial_fit(blobs, y, classes=classes)
+
+
 def test_only_what_streams_goes_on(blobs):
     for estimator in (
         Classifier(),

@@ -121,6 +121,9 @@ def test_batches_have_the_form_of_the_first() -> None:
     one = MultiLabelClassifier(COUNTS, SVI(num_steps=5)).partial_fit(X, Y[:, :1])
     with pytest.raises(ValueError, match=r"y has shape \(60,\); expected a matrix \[n, 1\], as in the fit"):
         one.partial_fit(X, Y[:, 0])
+    with pytest.raises(ValueError, match=r"y has shape \(60, 3\); expected a matrix \[n, 1\], as in the fit"):
+        one.partial_fit(X, Y)
+    assert one.classes_.tolist() == [0]
     assert one.partial_fit(X, Y[:, :1]).predict(X).shape == (60, 1)
     vector = clone(one)
     for classes in ([0, 1], None):
