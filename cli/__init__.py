@@ -23,8 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
     It is 0, 2 for a mistake of the user (reported in one line), 130 for Ctrl-C, or 141 if the reader of the output
-    stops,
-    as under `| head`.
+    stops, as under `| head`.
     """
     try:
         options = _parser().parse_args(arguments)

@@ -250,10 +250,7 @@ def _are_names(value: Any) -> bool:
 
 
 def _features(metadata: dict[str, Any], options: argparse.Namespace) -> tuple[Table, list[str]]:
-    """The table of new rows and the names of their features.
-
-    It must have these columns, and no others except those that the fit left out.
-    """
+    """The table of new rows and its features' names; it has these columns, and those that the fit left out."""
     names: list[str] = metadata["features"]
     dropped = [*metadata.get("dropped", []), *options.drop]
     if needed := [name for name in options.drop if name in names]:

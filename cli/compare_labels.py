@@ -66,10 +66,7 @@ def check_label_folds(problem: Problem, splits: list[Any], inner: BaseCrossValid
 
 
 def label_rivals(seed: int, folds: BaseCrossValidator, strengths: list[float]) -> dict[str, BaseEstimator]:
-    """Rivals by name; each standardizes its data and chooses its arguments by cross-validation on inner folds.
-
-    Linear rivals choose the strength C.
-    """
+    """Rivals by name; each standardizes its data and chooses its arguments by cross-validation on inner folds."""
     linear = [LinearSVC(C=C, dual="auto", random_state=seed) for C in strengths]
     logistic = [LogisticRegression(C=C, max_iter=1000) for C in strengths]
     return {

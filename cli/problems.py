@@ -43,9 +43,7 @@ def problem_of(table: Table, target: str, task: str, folds: int = 1) -> Problem:
     Raises
     ------
     CommandError    if the task cannot be told from the target; if it lacks labels, has one value only, or too few rows;
-    if
-                    a class is written in two ways; if its numbers are too large or too close to each other to be
-                    squared.
+                    if a class is written in two ways; if its numbers are too large or too close to be squared.
     """
     features = [name for name in table.names if name != target]
     cells = table.column(target)

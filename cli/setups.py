@@ -36,10 +36,8 @@ def model_of(name: str, likelihood: str | None, num_features: int, real_target: 
     """The model of this name; a mixture has the Gaussian components named `likelihood` (see `LIKELIHOODS`).
 
     The default is a full covariance, which needs fewer components than a diagonal one, as long as it is affordable. A
-    real
-    target gets the loss of support vector regression. The names `LABEL_MODELS` stand for the joints of a BNMC, whose
-    inputs
-    are diagonal by default.
+    real target gets the loss of support vector regression. The names `LABEL_MODELS` stand for the joints of a BNMC,
+    whose inputs are diagonal by default.
 
     Raises
     ------

@@ -84,10 +84,7 @@ class Table:
     def number_blocks(
         self, names: list[str], *, missing_rows: bool = False, beside: str | None = None
     ) -> Iterator[tuple[int, NDArray[np.float64], list[str]]]:
-        """As `numbers`, in blocks of rows [n, D]: the index of the first row, the numbers, and cells [n] as text.
-
-        The text is that of the column `beside`.
-        """
+        """As `numbers`, in blocks: first row's index, numbers [n, D], and cells [n] of the column `beside` as text."""
         for start, batch, block in self._blocks(names, beside):
             for row in np.flatnonzero(~np.isfinite(block).all(1)).tolist():
                 cells = [_as_text(column.slice(row, 1))[0].as_py() for column in batch.columns[: len(names)]]
@@ -151,10 +148,7 @@ class Table:
     def _blocks(
         self, names: list[str], beside: str | None = None
     ) -> Iterator[tuple[int, pa.RecordBatch, NDArray[np.float64]]]:
-        """Blocks of rows: the index of the first, the cells, with `beside` last, and those of `names` as numbers.
-
-        A cell that is not a number is NaN.
-        """
+        """Blocks of rows: the index of the first, the cells, with `beside` last, and the numbers of `names` or NaN."""
         for name in names:
             self.require(name)
         for start, batch in self._batches([*names, *([] if beside is None else [beside])]):
@@ -198,9 +192,8 @@ def read_table(path: str, drop: Collection[str] = (), *, drops_all: bool = True)
 
     Raises
     ------
-    CommandError    if the file is missing, unreadable, empty or ragged, if a column has no name or the same as another,
-    if
-                    a column to drop does not exist, or if no column is left.
+    CommandError    if the file is missing, unreadable, empty or ragged, if a column has no name or another one's, if a
+                    column to drop does not exist, or if no column is left.
     """
     source = source_of(path)
     path, names = source.path, source.names

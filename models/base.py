@@ -110,10 +110,7 @@ class Model(Config):
             raise ValueError(f"{type(self).__name__} needs targets: requires y to be passed, but the target y is None.")
 
     def data(self, X: Any, y: Any = None) -> Any:
-        """The kernels' view of the rows of X [N, D] and of y.
-
-        A model that supports row weights takes a further argument `weights` [N].
-        """
+        """The kernels' view of the rows of X [N, D] and of y; a model may take a further argument `weights` [N]."""
         raise NotImplementedError
 
     def prepare(self, X: Any, y: Any = None, lengths: Any = None, **weights: Tensor) -> tuple[Self, Any]:
@@ -179,8 +176,8 @@ class Model(Config):
 def target_of(target: Target | None, loss: Loss, classes: Tensor | None) -> Target:
     """The target of a model with these classes [L]; None: they are not yet known.
 
-    If `target` is None, the loss decides: a real target, one score for two or for ordered classes, or a score for each
-    class.
+    If `target` is None, the loss decides: a real target, one score for two or ordered classes, or one for each class.
+
     Raises
     ------
     ValueError    if the target has several columns: a row of such a model has one y.

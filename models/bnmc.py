@@ -114,10 +114,7 @@ class BNMC(Model):
     # -- from what a user passes -----------------------------------------------------------------------------------
 
     def resolve(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Self:
-        """A copy with all data-dependent defaults set from X [N, D] and labels y [N, C]; checks both.
-
-        Row n counts `weights` [N] times.
-        """
+        """A copy with all defaults set from X [N, D] and labels y [N, C], rows counted `weights` [N] times."""
         self.require_targets(y)
         X, model = as_features(X), super().resolve(X, weights=weights)
         labels = model.labels(X, y)

@@ -98,8 +98,7 @@ class Config:
 
         `name` is put before the names of arguments in messages, as `loss__` for a model's loss. A class whose arguments
         depend on one another overrides this method. A copy remembers which values have been validated, and so do copies
-        of
-        it: a model is validated once in a fit, however often `checked` is called.
+        of it: a model is validated once in a fit, however often `checked` is called.
 
         Raises
         ------

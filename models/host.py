@@ -29,18 +29,12 @@ def on_cpu(like: _Placed) -> bool:
 
 
 def looks(like: _Placed, step: int) -> bool:
-    """Whether a loop should check after this step, from 0, if it may end.
-
-    On a CPU it always should; on a GPU, where the host would wait, in every fourth step.
-    """
+    """Whether a loop should check after this step if it may end; on a GPU, where the host would wait, every fourth."""
     return on_cpu(like) or step % 4 == 3
 
 
 def answers(flags: Iterable[torch.Tensor], like: _Placed) -> Iterator[bool]:
-    """The values of some flags [], on a CPU one by one as they are needed.
-
-    On a GPU, where the host would wait for each, they are fetched together.
-    """
+    """The values of flags [] as they are needed; on a GPU, where the host would wait for each, all at once."""
     if on_cpu(like):
         return map(bool, flags)
     known = list(flags)

@@ -5,8 +5,8 @@
 
 The product over k does not depend on z, so only exp(h) enters the weight of a component for a point. In the infinite
 model the product joins the prior of every hyperplane: a component without points has the law of a hyperplane that
-rejects all points
-(docs/derivations/repelling, "Joint density" and "Hyperplanes without points"; Nguyen, Phung, Le & Bui).
+rejects all points (docs/derivations/repelling, "Joint density" and "Hyperplanes without points"; Nguyen, Phung, Le &
+Bui).
 """
 
 from __future__ import annotations

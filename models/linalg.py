@@ -12,8 +12,7 @@ def safe_cholesky(matrix: Tensor, *, strict: bool = True) -> Tensor:
     Parameters
     ----------
     matrix : symmetric [..., D, D]
-    strict : False: a matrix that no small fraction mends is returned unchanged, for samplers that refuse such a
-        proposal
+    strict : False: a matrix that no small fraction mends is returned unchanged, for samplers that refuse it
 
     Raises
     ------

@@ -171,8 +171,7 @@ def lagged(rows: Tensor, sizes: list[int], observed: Tensor, lags: int) -> tuple
     """Rows (x_{t-1}, ..., x_{t-lags}, x_t) [N, (lags + 1) D], 0 where missing, and observed [N], from rows [N, D].
 
     A step counts as observed if all these rows are observed and in the same sequence: the model is conditional on the
-    first
-    rows of every sequence, and does not model the rows right after a missing one.
+    first rows of every sequence, and does not model the rows right after a missing one.
     """
     if not lags:
         return rows, observed

@@ -32,8 +32,7 @@ class TopicData(RowData):
     """N documents of V words with M tokens in all, and C scores.
 
     Tokens are ordered by document, and within a document by the order of its words: token m of a row is one of the
-    `values`
-    copies of the word in `columns`.
+    `values` copies of the word in `columns`.
     """
 
     X: SparseRows  # [N, V], the number of times that each word occurs in each document

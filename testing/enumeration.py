@@ -97,8 +97,8 @@ def log_classifier_integrals(data: Data, model: Any, members: Tensor) -> Tensor:
     """log I, or log g, [B] of the classifiers of B blocks, given as rows of 0 and 1 [B, N].
 
     The integral is a sum over a grid of eta, up to 9 prior standard deviations. With 1, 2 or 3 weights the step is
-    0.001,
-    0.02 or 0.12 of them, and a kink of slope s has a relative error of about (s * step)^2 / 12 at the points beside it.
+    0.001, 0.02 or 0.12 of them, and a kink of slope s has a relative error of about (s * step)^2 / 12 at the points
+    beside it.
     """
     num_features, num_scores = data.features.shape[1], data.targets.shape[1]
     total = data.X.new_zeros(len(members))

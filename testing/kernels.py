@@ -19,21 +19,17 @@ def check_kernel(
     """Check a fit to tiny data (5 points or steps, or fewer; 2 classifier features or fewer).
 
     If the prior has sticks, the model's program must agree with its parts, which kernels and exact sums use. The
-    backend's
-    `kind` decides what else is checked: an objective never rises; an ELBO never falls and stays below the log evidence
-    of
-    the truncated model; draws have the exact co-assignment probabilities (or `Reference.indicators`), within five
-    standard
-    errors from batch means.
+    backend's `kind` decides what else is checked: an objective never rises; an ELBO never falls and stays below the log
+    evidence of the truncated model; draws have the exact co-assignment probabilities (or `Reference.indicators`),
+    within five standard errors from batch means.
 
     Parameters
     ----------
     backend : `Gibbs`, `SVI` (without minibatches), `SmallVariance`, `NUTS`, or another with the same interface
     model : of a structure with a `Reference`; see `register_reference`
     lengths : of the sequences, for a model of states
-    num_batches : number of batches of consecutive draws for a sampler's standard errors; a quarter as many are tried
-        too,
-        and the larger errors are used
+    num_batches : number of batches of consecutive draws for a sampler's standard errors; a quarter as many
+        are tried too, and the larger errors are used
 
     Raises
     ------

@@ -261,8 +261,7 @@ def _check_size(family: ExponentialFamily, X: Tensor, U: Tensor, generator: torc
     """Require D(x, mu) = max log p(x | theta) - log p(x | theta of mu) [N], with so many copies that no prior is left.
 
     Skipped if the log density of a row has no maximum, as with an unknown covariance: then the prior determines how
-    large
-    the divergence is.
+    large the divergence is.
     """
     prior, statistics = family.prior(), family.statistics(X)
     few, many = (family.expected_log_density(X, prior + n * statistics).diagonal() for n in (1e4, _MANY))

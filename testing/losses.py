@@ -173,8 +173,7 @@ def _check_conditional(loss: Loss, scores: Tensor, y: Tensor, columns: slice, ge
     """Compare `majorize` and `augment` at (score - reference) with log_factor [N, 1], as one column varies.
 
     The quadratic of `majorize` must have the slope of log_factor and, if it is a closed bound, nowhere exceed it; so
-    must
-    the pseudo-observation of `augment`, on average over omega (Fisher's identity).
+    must the pseudo-observation of `augment`, on average over omega (Fisher's identity).
     """
     reference = loss.reference(scores, y, columns)
     shifted, sign, slope = scores[:, columns] - reference, y[:, columns], _slope(loss, scores, y)[:, columns]
@@ -271,8 +270,7 @@ def _check_conjugate(loss: Loss, like: Tensor, generator: torch.Generator) -> No
     """Require g(f) + g*(-t) + t . f >= 0 at all scores and tilts [N, C], and 0 at t = -g'(f).
 
     For a convex g this determines g*. Tilts are multiples and mixtures of slopes, inside and outside the domain. The
-    best
-    tilt must be that of its own score.
+    best tilt must be that of its own score.
     """
     y = _signs(like).repeat(50, 1) if loss.meets else torch.stack(_targets(loss, like)).repeat(100).unsqueeze(1)
     scores, others = (4 * normals(y.shape, generator, like) for _ in range(2))

@@ -95,10 +95,7 @@ def expected_weights(model: BNMC, X: Any, y: Any, *, truncation: int) -> Tensor:
 
 @dataclass(frozen=True)
 class _Tables:
-    """Integrals of the labels over psi, for G nodes of w and every set of points.
-
-    They are in groups of labels that are independent of one another given z.
-    """
+    """Integrals of the labels over psi, at G nodes of w, for every set of points, by groups of independent labels."""
 
     weights: list[Tensor]  # [G, C'] of each group
     log_mass: list[Tensor]  # [G] under the prior

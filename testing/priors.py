@@ -24,10 +24,8 @@ def check_prior(
     """Check a prior over partitions on `num_data` <= 6 points, by sums over all partitions and labellings.
 
     A prior without sticks or jumps is checked in what it has. Urn, EPPF, sticks (with their infinite sum) and jumps at
-    the
-    starting values must agree; label swaps and orders are those of the labelled prior; chains of `num_draws` draws of
-    the
-    hyperparameters have the moments of quadrature; q(h) is the maximum of its bound; the price never falls;
+    the starting values must agree; label swaps and orders are those of the labelled prior; chains of `num_draws` draws
+    of the hyperparameters have the moments of quadrature; q(h) is the maximum of its bound; the price never falls;
     `expected_components` is the mean over partitions.
 
     Raises

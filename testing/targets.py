@@ -30,8 +30,7 @@ def check_target(model: Any, X: Any, y: Any, seed: int = 0) -> None:
     """Check that at any scores a model predicts the y for which its kernels have the largest factor.
 
     At any scores of the training rows `predict` returns the y of largest factor, and the probabilities are the softmax
-    of
-    the log factors; targets are as kernels see them, predictions as a posterior makes them.
+    of the log factors; targets are as kernels see them, predictions as a posterior makes them.
 
     Parameters
     ----------

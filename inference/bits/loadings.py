@@ -109,10 +109,7 @@ def regress(
 def precision_posterior(
     likelihood: LinearLikelihood, seen: dict[str, tuple[Tensor, Tensor]], like: Tensor
 ) -> dict[str, Gamma]:
-    """The gamma posterior of each hyperparameter with a gamma prior, on the device of `like` [...].
-
-    `seen` are the amounts that the data add to shape and rate.
-    """
+    """The gamma posterior of each hyperparameter [] with a gamma prior; `seen` is added to shape and rate."""
     laws = likelihood.hyperpriors(like.new_zeros((), dtype=torch.float64)).items()
     return {
         name: Gamma(law.concentration + seen[name][0], law.rate + seen[name][1], validate_args=False)

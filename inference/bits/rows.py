@@ -140,10 +140,7 @@ def best_features(rows: BinaryRows, *, candidates: Tensor, hard: bool = False) -
 
 
 def row_bounds(rows: BinaryRows, psi: Tensor, *, hard: bool = False) -> Tensor:
-    """The objective of a sweep for each row, [N]: E log p(x, z) + entropy at probabilities [N, K], up to a constant.
-
-    For bits it is minus the divergence, plus their log odds.
-    """
+    """E log p(x, z) + entropy [N] at probabilities [N, K]; for bits, their log odds minus the divergence."""
     X, counted, likelihood, h, log_odds, loadings = rows
     mean, square = loadings.predictor(psi)
     fit = -likelihood.divergence(X, mean) if hard else likelihood.expected_log_density(X, mean, square, h)
@@ -153,10 +150,7 @@ def row_bounds(rows: BinaryRows, psi: Tensor, *, hard: bool = False) -> Tensor:
 
 
 def _best_candidates(rows: BinaryRows, psi: Tensor, bits: Tensor, *, hard: bool) -> Tensor:
-    """For each row the candidate of the largest bound, [N, K], among bits [U, K].
-
-    Entries are replaced by their pseudo-observations at psi [N, K]; for Gaussian entries this is exact.
-    """
+    """The candidates [N, K] of largest bound among [U, K], by pseudo-observations at psi [N, K]."""
     loadings = rows.loadings
     observed = rows.pseudo(*loadings.predictor(psi), hard)
     counts = 1.0 if rows.counted is None else rows.counted

@@ -185,10 +185,7 @@ class Piece(NamedTuple):
     lower: Tensor  # [n, C], lower bounds of the tilts; not used by a joint hinge
 
     def solve(self, weights: Tensor, tilt: Tensor, enough: float) -> int:
-        """Set this program's entries of tilt [N, C] to its solution, from weights [P, C]; return the number of steps.
-
-        The gap is at most `enough`, or the least that was found.
-        """
+        """Solve to a gap of `enough`, if possible, set the entries of tilt [N, C], and return the number of steps."""
         if not len(self.rows):
             return 0
         before, program = tilt[self.rows, self.columns], self.program
@@ -201,10 +198,7 @@ class Piece(NamedTuple):
 
 
 def box_piece(features: Tensor, count: Tensor, variance: float, box: Box, column: int) -> Piece:
-    """The program of one column of scores, for a conjugate without curvature; rows of features [N, P] count [N, 1].
-
-    With a tube, each row enters twice: once for errors above the tube and once for errors below it.
-    """
+    """The program of one column of scores, without curvature; with a tube each row enters twice, [N, P] and [N, 1]."""
     columns = slice(column, column + 1)
     linear, lower, upper = (part[:, columns] for part in box[:3])
     rows = torch.nonzero((lower < upper).squeeze(1)).squeeze(1)

@@ -293,10 +293,7 @@ def _climb(problem: _Problem, box: Box, tilt: Tensor, tolerance: float, max_pass
 def _climb_blocks(
     problem: _Problem, box: Box, ends: list[int], tilt: Tensor, weights: Tensor, tolerance: float, max_passes: int
 ) -> Tensor:
-    """Run `_climb` for K blocks of rows between `ends` [K + 1]; return the number of passes [K] of each block.
-
-    The tilts [N, C] and weights [K, C, P] change in place.
-    """
+    """Run `_climb`, in place, for K blocks of rows between `ends` [K + 1]; return each one's number of passes [K]."""
     from . import _numba_duals  # compiles or loads machine code: only where it is needed
 
     passes = torch.empty(len(weights), dtype=torch.int64)

@@ -228,10 +228,7 @@ class Evidence(Scored):
         return natural_step(q, self.sums(observed), self.weight_scale, rho)
 
     def step_with_moments(self, q: Ridge, rho: float = 1.0) -> tuple[Ridge, tuple[Tensor, Tensor]]:
-        """The natural-gradient step, and mean and variance of the scores [N, C] before it, in one pass.
-
-        For one set of classifiers that scores all rows, with known features.
-        """
+        """The natural-gradient step of one set of classifiers, and mean and variance of the scores [N, C] before it."""
         each = self.counted(torch.ones_like(self.features[:, :1]))
 
         def observe(rows: slice, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -117,10 +117,7 @@ class Scored:
     # -- log density, and the cost: its negative up to a constant ------------------------------------------------------
 
     def cost(self, weights: Tensor, scores: Tensor) -> Tensor:
-        """The cost |eta|^2 / (2 nu^2) - sum_n r_n log phi, [K, C] float64, of weights [K, P, C] with scores [N, C].
-
-        [K, 1] where the scores of all classes meet in one factor.
-        """
+        """The costs |eta|^2 / (2 nu^2) - sum_n r_n log phi, [K, C] or [K, 1] float64, of weights [K, P, C]."""
         return self.cost_later(weights, scores)()
 
     def cost_later(self, weights: Tensor, scores: Tensor) -> Callable[[], Tensor]:
@@ -347,10 +344,7 @@ class RepellingHyperplanes:
         return elliptical_slice(weights, self.weight_scale, self.log_likelihood, generator, num_steps=num_steps)
 
     def _turned(self, weights: Tensor, generator: torch.Generator) -> Tensor:
-        """Take one compiled elliptical slice step.
-
-        Scores turn by the same angle as hyperplanes, so that one product with the rows serves all angles.
-        """
+        """Take one compiled elliptical slice step; scores turn by the same angle as hyperplanes [K, P, 1]."""
         from ..compiled.decorators import entry_of
         from . import _numba_hyperplanes
 

@@ -9,10 +9,7 @@ from .decorators import inner, part
 
 @inner
 def some_rows(first, number, most):
-    """The start and the number of at most `most` rows from `first` on, as unsigned integers.
-
-    With signed integers numba cannot exclude negative indices, and loops use no vector instructions.
-    """
+    """Start and number of at most `most` rows from `first` on, unsigned, so that loops use vector instructions."""
     return np.uint64(first), np.uint64(min(most, number - first))
 
 

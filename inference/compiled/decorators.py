@@ -49,10 +49,7 @@ lean_part = njit(_nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True, **O
 
 
 def entry_of(function: Any, form: Any) -> Any:
-    """The entry point for arguments with this compiled form: the function itself, or a copy for forms of other files.
-
-    The machine code of a copy is kept separately.
-    """
+    """The entry point for arguments with this compiled form: the function, or a separately compiled copy of it."""
     kind: Any = type(form)
     return _entry_for(function, kind)
 

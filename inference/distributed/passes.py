@@ -77,10 +77,7 @@ class Blocks(Ranks):
         return self._asked(tensor, torch.maximum)
 
     def each(self, works: list[Callable[[], R]]) -> list[R]:
-        """The results of functions that depend neither on the block nor on one another.
-
-        Their sums share passes, and a result is not computed again.
-        """
+        """The results of functions that depend neither on the block nor on one another; their sums share passes."""
         told()  # each function starts and ends without pending sums
         tape = self.tape
         if tape.called == len(tape.parts):

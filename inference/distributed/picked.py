@@ -82,10 +82,7 @@ def sampled_rows(number: int, most: int, generator: torch.Generator) -> Tensor:
 
 
 def in_turns(change: Callable[[], object], shared: list[Tensor]) -> None:
-    """Call `change` on one rank after another; it changes tensors [...] that all ranks share, in place.
-
-    The result is as in one process that has all rows.
-    """
+    """Call `change` on one rank after another; it changes tensors [...] that all ranks share, in place."""
     those = ranks()
     for number in range(1 if those is None else those.size):
         before = torch.cat([part.flatten() for part in shared])

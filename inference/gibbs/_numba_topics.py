@@ -114,10 +114,7 @@ def _left_out(tokens, n, word, k, work):
 
 @inner
 def _move_token(tokens, n, m, word, old, new, factor, work):
-    """Move a token to its new topic.
-
-    `factor`, that of the old topic without the token, is stored; the new one is scaled.
-    """
+    """Move a token to its new topic; `factor` is that of the old topic without the token."""
     alpha, rest = tokens.alpha, tokens.beta * len(tokens.word_counts)
     count, size = tokens.document_counts[n, new], tokens.topic_sizes[new]
     work.factor[old] = factor

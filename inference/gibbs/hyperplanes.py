@@ -31,10 +31,7 @@ NUM_RESERVED = 50
 def reserve(
     features: Tensor, model: Mixture | StateSpace, generator: torch.Generator, *, rough: bool = False
 ) -> Tensor | None:
-    """A first reservoir [A, P, 1] for an infinite model; None where components do not repel.
-
-    `rough` saves the steps of `fill_reservoir`, where the reservoir is soon filled again.
-    """
+    """A first reservoir [A, P, 1], without Gibbs steps if `rough`; None unless components repel."""
     steps = {"num_steps": 0} if rough else {}
     return None if model.without_hyperplanes() is model else fill_reservoir(features, model, generator, **steps)
 

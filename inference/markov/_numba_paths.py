@@ -76,10 +76,7 @@ def _top(emission, t):
 
 @inner
 def _weigh(emission, t, gaps, filtered):
-    """Set row t of filtered to emission probabilities relative to the largest, and gaps [K] to their logs.
-
-    Returns the log of the largest.
-    """
+    """Set row t of filtered to probabilities relative to the largest, gaps [K] to their logs; return its log."""
     top = _top(emission, t)
     for k in range(emission.shape[1]):
         gaps[k] = emission[t, k] - top
@@ -101,10 +98,7 @@ def _start(log_steps, steps, t, log_slices, message):
 
 @lean_part
 def _flow(steps, filtered, t, message):
-    """Set message [K] to p(z_t | before t), up to a factor.
-
-    It must not be inlined, otherwise its loops use no vector instructions.
-    """
+    """Set message [K] to p(z_t | before t), up to a factor. Inlining it would prevent vector instructions."""
     K = len(message)
     whole = K - K % 4
     for k in range(K):

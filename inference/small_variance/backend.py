@@ -171,10 +171,7 @@ class SmallVariance(Backend):
 
 
 def _lowest(chains: list[Chain]) -> Chain:
-    """The chain of lowest objective, the first one among those equal up to rounding.
-
-    Chains without a step, as after Ctrl-C, count only if there is no other.
-    """
+    """The chain of lowest objective, the first among equals up to rounding; chains without a step come last."""
     moved = [chain for chain in chains if chain.step] or chains
     values = [float(chain.state.objective) for chain in moved]
     return next(

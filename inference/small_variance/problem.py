@@ -142,10 +142,7 @@ class Problem(Priced):
     # -- components of one point ---------------------------------------------------------------------------------------
 
     def founders(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """The best centres [M, D] and classifiers [M, P, C] of components that each hold one point.
-
-        `index` [M] are the numbers of these points among those of all ranks.
-        """
+        """The best centres [M, D] and classifiers [M, P, C] of single points with the numbers `index` [M]."""
         features = cast(Tensor, taken(self.data.features, index, self.data.span))
         square = features.square().sum(1, keepdim=True)
         targets = cast(Tensor, taken(self.data.targets, index, self.data.span))

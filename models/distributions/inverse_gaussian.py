@@ -29,10 +29,7 @@ def inverse_gaussian(mean: Tensor, generator: torch.Generator | None = None) -> 
 
 
 def half_normals(shape: tuple[int, ...], **like: Any) -> Tensor:
-    """Draws [...] of |N(0, 1)| / 2, never 0; `like` are options of `torch.rand`.
-
-    They come from the quantile function, which costs less than normal draws.
-    """
+    """Draws [...] of |N(0, 1)| / 2, never 0, by the quantile function; `like` are options of `torch.rand`."""
     uniforms = torch.rand(shape, **like)
     return uniforms.clamp_(min=torch.finfo(uniforms.dtype).tiny ** 0.5).erfinv_().mul_(math.sqrt(0.5))
 

@@ -3,8 +3,8 @@
 X = 4 omega has density prop. to cosh(u) exp(-u^2 X / 2) J*(X), u = |z| / 2. The alternating series J* has one form that
 converges fast to the left of t = 0.64 and one to the right. Proposals come from the first term on either side; three
 terms of the series decide on acceptance, as the next one is below 4e-16. Sources: Devroye (2009); Polson, Scott &
-Windle (2013), written as one rejection loop over all elements not yet accepted (docs/derivations/classifiers, "Draws
-of the mixture variables").
+Windle (2013), written as one rejection loop over all elements not yet accepted (docs/derivations/classifiers, "Draws of
+the mixture variables").
 """
 
 from __future__ import annotations

@@ -167,10 +167,7 @@ class Standardized(FeatureMap):
 
 
 def column_scales(X: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Standard deviations [D] of the columns of X [N, D]; 1 for a constant column, with a warning.
-
-    Row n counts `weights` [N] times; None: once.
-    """
+    """Standard deviations [D] of the columns of X [N, D], with weights [N]; 1 for a constant column, with a warning."""
     scale = column_variances(X, weights).sqrt()
     constant = scale == 0
     if constant.any():

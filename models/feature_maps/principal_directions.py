@@ -69,10 +69,7 @@ class PrincipalDirections(FeatureMap):
 
 
 def _directions(X: Rows, most: int, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The mean [D] of X [N, D] in double precision, and scaled axes [D, P].
-
-    Row n counts `weights` [N] times; None: once.
-    """
+    """The mean [D] of X [N, D] in double precision, and scaled axes [D, P]; with weights [N] if given."""
     total: Any = all_count(len(X)) if weights is None else all_sum(weights.sum(dtype=torch.float64))
     loc = all_sum(_counted(X, weights).sum(0)) / total
     if isinstance(X, SparseRows):

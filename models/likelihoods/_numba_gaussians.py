@@ -1,7 +1,7 @@
 """The compiled forms of spherical and diagonal Gaussians, and functions for all Gaussians and regressions.
 
-gain = kap / (kap + 1), or kap / (kap - 1) for a component that includes x_n. All loops are over plain indices:
-slices and array expressions take numba far longer to compile.
+gain = kap / (kap + 1), or kap / (kap - 1) for a component that includes x_n. All loops are over plain indices: slices
+and array expressions take numba far longer to compile.
 """
 
 import math
@@ -68,10 +68,9 @@ def shift_mean(X, n, rows, k, start, sign):
 def shift_factor(rows, start, k, size, given, gain):
     """Replace L^-1 by (L M)^-1, where S + gain d d^T = L M M^T L^T, S = L L^T, p = L^-1 d and M M^T = I + gain p p^T.
 
-    L^-1 is stored from row `start` on. Row i of M^-1 L^-1 needs only the rows above it, through their sum weighted by
-    p / sqrt(s_i s_{i-1}), where s_i = 1 + gain (p_1^2 + .. + p_i^2). The last rows hold that sum and d. Returns the
-    factor
-    s by which the determinant grows, and that of its first `given` columns.
+    L^-1 is stored from row `start` on. Row i of M^-1 L^-1 needs only the rows above it, through their sum weighted by p
+    / sqrt(s_i s_{i-1}), where s_i = 1 + gain (p_1^2 + .. + p_i^2). The last rows hold that sum and d. Returns the
+    factor s by which the determinant grows, and that of its first `given` columns.
     """
     above, gap = len(rows) - 2 * size, len(rows) - size
     for j in range(size):

@@ -58,10 +58,7 @@ class Likelihood(Config, ABC):
         """Raise ValueError, naming the value found, if a row of X [N, D] is outside the support."""
 
     def admit(self, X: Rows) -> None:
-        """Raise ValueError unless the family can take X [N, D].
-
-        X must be in the support, and dense unless the family `accepts_sparse`.
-        """
+        """Raise ValueError unless X [N, D] is in the support, and dense unless the family `accepts_sparse`."""
         if isinstance(X, SparseRows) and not self.accepts_sparse:
             raise ValueError(
                 f"X is sparse; {type(self).__name__} needs dense rows: pass X.toarray(), or use a family of counts, "
@@ -90,8 +87,7 @@ class Likelihood(Config, ABC):
         """The density of theta under hyperparameters chi [..., S], as a program.
 
         `sample(name, distribution)` gives the value of each parameter. With `pyro.sample` the program is the prior in a
-        model;
-        `draw` below uses it for draws of shape [...].
+        model; `draw` below uses it for draws of shape [...].
         """
 
     @abstractmethod

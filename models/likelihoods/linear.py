@@ -63,8 +63,7 @@ class LinearLikelihood(Config, ABC):
         Parameters
         ----------
         X, mean, square : [N, D] entries, the linear predictor and its expected square
-        loadings : [D + 1]: for each column the (expected) sum over features of squared loadings, then the number of
-            features
+        loadings : [D + 1]: for each column the (expected) sum of squared loadings, then the number of features
         counted : [N, D] or [N, 1], the weight of each entry; 0 if it was not observed
         """
 

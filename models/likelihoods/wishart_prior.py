@@ -17,16 +17,12 @@ def wishart_prior(degrees_of_freedom: Any, scale: Any, expected: Tensor, X: Rows
     """nu0 [] > D - 1 and Psi0 [D, D] from the arguments of a family.
 
     Without `scale`, the expected covariance Psi0 / (nu0 - D - 1) is the diagonal `expected` [D], whatever the degrees
-    of
-    freedom (with D + 2 or fewer, Psi0 itself is that diagonal), and these are D + max(2, D / 2) by default. With
-    `scale`
-    they are D + 2 by default, so that `scale` is the expected covariance.
+    of freedom (with D + 2 or fewer, Psi0 itself is that diagonal), and these are D + max(2, D / 2) by default. With
+    `scale` they are D + 2 by default, so that `scale` is the expected covariance.
 
     The more columns, the more rows a covariance needs. On nine labelled sets of 4 to 16 columns D + 2 finds nearly
-    twice
-    the clusters, more than half of them of three rows or fewer; in two columns D + 8 merges clusters of twenty rows
-    that
-    lie apart (benchmarks/defaults.py).
+    twice the clusters, more than half of them of three rows or fewer; in two columns D + 8 merges clusters of twenty
+    rows that lie apart (benchmarks/defaults.py).
     """
     D = len(expected)
     spare = max(2.0, D / 2) if scale is None else 2.0

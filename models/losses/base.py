@@ -111,8 +111,8 @@ class Loss(Config, ABC):
         """Small variance: the quadratic that touches `log_factor` at the score and lies below it elsewhere.
 
         The default without `expect` touches but may cross, so callers halve steps that raise the cost. Its precision is
-        the
-        larger of -phi'' (from slopes a small step apart) and the value that keeps its maximum at most 0, as log phi is.
+        the larger of -phi'' (from slopes a small step apart) and the value that keeps its maximum at most 0, as log phi
+        is.
         """
         if self.has_expectation:
             return self.expect(score, torch.zeros_like(score), y)
@@ -149,10 +149,8 @@ class Loss(Config, ABC):
         """Duals: g*(-t) = max_f [-t . f - g(f)] at tilts t [..., C], +inf outside its domain.
 
         It is [..., C], or [..., 1] with a joint factor. By Fenchel and Young g(f) + g*(-t) + t . f >= 0, with equality
-        at
-        t = -g'(f): the tilt exp(t . f) is the factor that the margin contributes to a posterior
-        (docs/derivations/regbayes,
-        "Conjugates of the losses").
+        at t = -g'(f): the tilt exp(t . f) is the factor that the margin contributes to a posterior
+        (docs/derivations/regbayes, "Conjugates of the losses").
         """
         return self._box(y).value(tilt)
 

@@ -42,9 +42,9 @@ class Box(NamedTuple):
 def crammer_singer_tilt(score: Tensor, variance: Tensor, y: Tensor, strength: float, margin: float) -> Tensor:
     """The tilt [..., L] that minimizes -l t_y + sum_m (t_m score_m + variance_m t_m^2 / 2).
 
-    The constraints are t_m <= 0 for m != y, t_y <= w = 2 c and sum_m t_m = 0. So t_m = min(its bound,
-    (theta - cost_m) / variance_m) with cost_m = score_m - l 1[m = y], and theta is found between the values at which
-    entries reach their bounds.
+    The constraints are t_m <= 0 for m != y, t_y <= w = 2 c and sum_m t_m = 0. So t_m = min(its bound, (theta - cost_m)
+    / variance_m) with cost_m = score_m - l 1[m = y], and theta is found between the values at which entries reach their
+    bounds.
     """
     own = y > 0
     bound = torch.where(own, 2.0 * strength, torch.zeros_like(score))

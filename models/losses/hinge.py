@@ -112,8 +112,7 @@ def draw_inverse_omega(violation: Tensor, generator: torch.Generator) -> Tensor:
     """Draws of 1 / omega [...], p(omega) prop. to omega^(-1/2) exp(-(omega - violation)^2 / (2 omega)), c |slack| >= 0.
 
     At violation 0 the law has no mean. Draws beyond 0.01 / eps of the dtype, which already fix the score at the kink
-    within
-    rounding, are cut there, so that a Cholesky factorization still works.
+    within rounding, are cut there, so that a Cholesky factorization still works.
     """
     return inverse_gaussian(1 / violation, generator).clamp(max=0.01 / torch.finfo(violation.dtype).eps)
 

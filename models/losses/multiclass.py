@@ -69,10 +69,7 @@ class CrammerSinger(Loss):
         return Hinge(self.strength, self.margin).majorize(score, y)
 
     def log_marginal(self, scale: Tensor, y: Tensor) -> Tensor:
-        """The hinge's integral over f_y, averaged over the largest other score.
-
-        Source: docs/derivations/mixtures, "A component with one point".
-        """
+        """The hinge's integral over f_y, averaged over the largest other score (docs/derivations/mixtures)."""
         rows = scale.split(_CHUNK)
         return torch.cat([self._log_largest(row, y.shape[-1] - 1)[1].logsumexp(-1, keepdim=True) for row in rows])
 

@@ -50,8 +50,7 @@ class Masked(WrappedLoss):
     """A `loss` whose targets may be NaN: phi = 1 there, so that precision, shift, log integral and cost are 0.
 
     With one joint factor of all classes, a row with any missing target [..., C] counts as missing. The inner loss gets
-    a
-    legal target in place of NaN (0 * NaN is NaN, in gradients too), and its result is discarded.
+    a legal target in place of NaN (0 * NaN is NaN, in gradients too), and its result is discarded.
     """
 
     loss: Loss = field(default_factory=Hinge)

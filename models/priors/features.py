@@ -95,8 +95,7 @@ class FeaturePrior(HyperPrior):
         """The optimal q(pi) given q(h) and the expected numbers [K] of rows with each feature, of `total` rows.
 
         a and b are affine in these numbers, so that those of minibatches average to those of all rows. The update
-        decreases
-        neither the bound below nor any other term.
+        decreases neither the bound below nor any other term.
         """
 
     @abstractmethod

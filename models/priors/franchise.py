@@ -2,9 +2,9 @@
 
     beta ~ GEM(gamma),   pi_j ~ DP(alpha, (1 - rho) beta + rho delta_j)   for each state j,   pi_start ~ DP(alpha, beta)
 
-Over K states a row of the transition matrix is Dirichlet(alpha b_j), b_j = (1 - rho) beta + rho delta_j, with
-b_start = beta. rho, the stickiness, is the prior probability that a new table of row j serves state j itself. Rows are
-indexed 0..K-1 by state, the last one is the start row.
+Over K states a row of the transition matrix is Dirichlet(alpha b_j), b_j = (1 - rho) beta + rho delta_j, with b_start =
+beta. rho, the stickiness, is the prior probability that a new table of row j serves state j itself. Rows are indexed
+0..K-1 by state, the last one is the start row.
 
 Sources: Teh, Jordan, Beal & Blei (2006); Fox, Sudderth, Jordan & Willsky (2011) for rho; Nguyen, Phung, Le & Bui;
 docs/derivations/sequences, "Joint density" and "Base weights and concentrations".
@@ -63,8 +63,7 @@ def draw_tables(
     """Draw the numbers of tables m [J, K] of every row's restaurant, and those [K] whose state came from beta.
 
     m_jk = sum_{i < n_jk} Bernoulli(alpha b_jk / (alpha b_jk + i)). With rho > 0 a table of row j that serves j itself
-    came
-    from the stickiness with probability rho / b_jj; such tables carry no information on beta.
+    came from the stickiness with probability rho / b_jj; such tables carry no information on beta.
     """
     n, shape = counts.flatten(), (concentration.to(means.dtype) * means).flatten()
     ends, own = n.cumsum(0), shape.repeat_interleave(n)

@@ -59,10 +59,7 @@ class HierarchicalDirichletProcess(HyperPrior):
         return {name: gamma_law(prior, like) for name, prior in priors.items()}
 
     def sample_rows(self, truncation: int, like: Tensor) -> Tensor:
-        """Sample the sites of `sample`, `sticks` [T - 1] and `transitions` [T + 1, T], in the dtype of `like` [...].
-
-        Returns the transitions; the last row is the law of the first state of a sequence.
-        """
+        """Sample `transitions` [T + 1, T], the last row for starts, after `sticks` [T - 1] and hyperparameters."""
         alpha, gamma = self.sample(like).values()
         with pyro.plate("sticks_plate", truncation - 1):
             sticks = pyro.sample("sticks", dist.Beta(like.new_ones(()), gamma))

@@ -24,10 +24,7 @@ class HyperPrior(Config, ABC):
 
     @abstractmethod
     def hyperpriors(self, like: Tensor) -> dict[str, Distribution | None]:
-        """The law [] of each hyperparameter, from torch or Pyro; None if it is fixed.
-
-        Tensors have the dtype and device of `like` [...].
-        """
+        """The law [] of each hyperparameter, from torch or Pyro, in the dtype of `like` [...]; None if it is fixed."""
 
     def start(self, like: Tensor) -> Hyper:
         """The starting values, given to the constructor, on the device of `like` [...]."""
@@ -127,10 +124,7 @@ class GammaConcentration(HyperPrior):
 
 
 def best_gamma(q: Tensor, prior: tuple[float, float] | None, count: int, rate: Tensor) -> Tensor:
-    """The optimal q(alpha) [2], or q itself if alpha is fixed.
-
-    `rate` [] is minus the sum of the expected logarithms of `count` sticks.
-    """
+    """As `GammaConcentration.best_concentration`, for the prior (shape, rate); q [2] itself if alpha is fixed."""
     if prior is None:
         return q
     shape, prior_rate = prior
@@ -148,10 +142,7 @@ def expect_gamma(q: Tensor, prior: tuple[float, float] | None) -> tuple[Tensor, 
 
 
 def slice_step(log_density: Callable[[Tensor], Tensor], value: Tensor, generator: torch.Generator) -> Tensor:
-    """A slice step from `value` [] for the density exp(log_density) on the real line (Neal 2003).
-
-    The interval is stepped out by 1, then shrunk towards the value.
-    """
+    """A slice step from `value` [] for exp(log_density) on the real line (Neal 2003): step out by 1, then shrink."""
     height, place = uniforms((2,), generator)
     level = log_density(value) + torch.log1p(-height)
     low = value - place

@@ -103,8 +103,7 @@ class IndianBuffetProcess(GammaConcentration, FeaturePrior):
         """log p [] of a matrix with column counts [K+] > 0, up to the number of orders of its columns.
 
         The log probability of the class of matrices that differ in the order of columns is this minus sum_h log K_h!
-        over
-        groups of equal columns.
+        over groups of equal columns.
         """
         alpha, m = h["concentration"], counts.to(h["concentration"])
         total = torch.as_tensor(float(num_data + 1), dtype=m.dtype, device=m.device)
@@ -119,10 +118,7 @@ class IndianBuffetProcess(GammaConcentration, FeaturePrior):
         return one / (one + two)
 
     def draw_empty(self, floor: Tensor, num_data: int, h: Hyper, generator: torch.Generator) -> Tensor:
-        """Draw the probabilities [J] above `floor` [] of features that no row has.
-
-        They are a Poisson process of intensity alpha (1 - pi)^N / pi, drawn by thinning one of intensity alpha / pi.
-        """
+        """Probabilities above `floor` [J]: a Poisson process of intensity alpha (1 - pi)^N / pi, by thinning."""
         width = -floor.log()
         number = int(torch.poisson((h["concentration"] * width).reshape(1), generator=generator))
         place, kept = uniforms((2, number), generator)

@@ -59,8 +59,7 @@ def log_swap_ratio(counts: list[float], k: int, rest: float, a: list[float], b: 
     """Log of the factor by which p(z) changes if labels k and k + 1 are exchanged; rest = n_{>k+1}.
 
     The factor is B(a_k + n_{k+1}, b_k + n_k + r) B(a_{k+1} + n_k, b_{k+1} + r) over the same with the counts exchanged;
-    for
-    the last pair only the first factors appear. a, b are lists [T - 1], counts is a list [T].
+    for the last pair only the first factors appear. a, b are lists [T - 1], counts is a list [T].
     """
     own, other = counts[k], counts[k + 1]
 
@@ -75,8 +74,7 @@ def best_order(counts: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """The order [T] of the components, from counts [T], for which p(z) is largest.
 
     For any choice of the component in the last place, decreasing sizes are best in places 1..T-1, and each choice is
-    tried.
-    Among orders that are equal up to rounding, the one nearest to decreasing sizes is taken.
+    tried. Among orders that are equal up to rounding, the one nearest to decreasing sizes is taken.
     """
     decreasing = counts.argsort(descending=True, stable=True)
     T = len(counts)

@@ -62,10 +62,7 @@ class Target(Config, ABC):
         return self
 
     def find_classes(self, y: Tensor, like: Rows) -> Tensor | None:
-        """The sorted classes [L] of values [...], or the given ones; None if y has no classes.
-
-        ValueError on other y.
-        """
+        """The sorted classes [L] of values [...], or the given ones; None if y has none. ValueError on other y."""
         self.read(y, like)
         return None
 

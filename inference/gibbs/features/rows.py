@@ -80,10 +80,7 @@ def _own_features(n: int, shared: Tensor, state: FeatureState, given: Given, str
 
 
 def _own_loadings(number: int, slope: Tensor, a: Tensor, prior: Tensor, stream: torch.Generator) -> Tensor:
-    """Draw the loadings [number, D] of features that a row alone has: draws of the prior, shifted to have a drawn sum.
-
-    The sum u has log density slope . u - a . u^2 / 2 [1, D] given the row, times its prior.
-    """
+    """Draw loadings [number, D] of features that only this row has: prior draws, shifted to have a drawn sum."""
     if not number:
         return slope[:0]
     noise = normals((number + 1, slope.shape[1]), stream, slope)

@@ -64,10 +64,7 @@ def grow(state: FeatureState, data: FeatureData, model: InfiniteLatentSVM, gener
 
 
 def _open(k: int, state: FeatureState, given: Given, generator: torch.Generator) -> FeatureState:
-    """Set the loadings of feature k to those that suit one row best; its weights become 0.
-
-    The row is drawn with probability proportional to what it would gain by a feature of its own.
-    """
+    """Set the loadings of feature k to suit one random row, likelier one that gains much; its weights become 0."""
     data, model, observed = given
     prior = model.likelihood.loading_precision(state.entries, data.X.shape[1]).to(state.loadings)
     precision = observed.precision.expand_as(data.X) * data.counted

@@ -66,10 +66,7 @@ def split_merge(state, sides, scratch, side, partition, urn, order, levels, posi
 
 @part
 def _divide(sides, scratch, state, assignments, urn, order, i, j, level, side):
-    """Put the points of B on two sides and return the log odds of this split, without the factor opening(K).
-
-    side [N] becomes True for points on the second side.
-    """
+    """Divide B between two sides, True in side [N] for the second, and return the log odds without opening(K)."""
     own, other, out = assignments[i], assignments[j], scratch[-1]
     for k in range(4):
         _copy(state, -1, sides, k)

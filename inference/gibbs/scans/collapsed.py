@@ -56,10 +56,7 @@ def scan(
 def scan_with_moves(
     state: PartitionState, data: Data, model: Mixture, generator: torch.Generator, *, num_moves: int
 ) -> PartitionState:
-    """Make split-merge proposals, then visit every point once, or several times if rows are few.
-
-    For data and models with `moves_are_compiled`.
-    """
+    """Make compiled split-merge proposals, then visit every point once, or several times if rows are few."""
     slots = PartitionSlots(state, data, model)
     visitor, stream, num_data = Compiled(slots), own_stream(generator), data.num_data
     if num_moves:

@@ -71,8 +71,7 @@ class SequenceSlots(Slots):
 
     Attributes
     ----------
-    rows [N] : position among the observed steps, -1 if missing;  first [N + 1] : whether a sequence starts; True at the
-    end
+    rows [N] : position among the observed steps, -1 if missing;  first [N + 1] : if a sequence starts; last True
     leaving [capacity + 1, capacity] : n_jk, plus alpha rho where j = k;  entering [capacity, capacity] : its transpose
     exits [capacity] : n_k.;  base [capacity] : beta, in the slot `free` the weight of all states without steps
     """

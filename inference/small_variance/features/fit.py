@@ -26,10 +26,7 @@ def refit(state: FeatureDescent, problem: FeatureProblem, *, thorough: bool = Fa
 
 
 def fit_loadings(state: FeatureDescent, problem: FeatureProblem, num_steps: int = 1) -> FeatureDescent:
-    """Set the loadings [K, D] by regressions on the features, and remove features without rows.
-
-    One regression is enough if the divergence is quadratic.
-    """
+    """Set the loadings [K, D] by regressions on the features, and remove features without rows."""
     data, likelihood = problem.data, problem.model.likelihood
     for step in range(num_steps):
         if not state.num_features:

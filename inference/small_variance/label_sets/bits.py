@@ -132,10 +132,7 @@ class LabelProblem:
 
 
 def explain(state: LabelDescent, problem: LabelProblem, *, moves: bool = True) -> LabelDescent:
-    """Set the bits of every point to the cheapest ones; with `moves` also its component, at the cheapest bits of each.
-
-    Components without points are kept.
-    """
+    """Set the bits of every point, and with `moves` its component, to the cheapest; empty components are kept."""
     data, model = problem.data, problem.model
     (inputs, centers), (labels, shares) = model.family.own_centers(state.centers)
     means = labels.from_coordinates(shares)

@@ -22,10 +22,7 @@ from .bits import LabelDescent, LabelProblem, refit
 
 
 def switch_labels(state: LabelDescent, problem: LabelProblem, generator: torch.Generator) -> LabelDescent:
-    """Explain a label's absences in another way, in one component or in all, if that lowers J at fixed assignments.
-
-    `_MOST_SWITCHES` such moves are tried, in random order.
-    """
+    """Explain a label's absences differently, in one component or in all, if that lowers J; moves in random order."""
     targets, K = problem.data.targets, state.num_components
     C = targets.shape[1]
     order = uniforms((C * (K + 1),), generator).argsort().tolist()

@@ -232,10 +232,7 @@ def _apply(matrices: Tensor, state: VariationalFeatures) -> Tensor:
 def generative_bound(
     state: VariationalFeatures, data: FeatureData, model: FeatureModel, sums: Sums, scale: float = 1.0
 ) -> Callable[[], Tensor]:
-    """The bound without labels, E log p(X, Z, W, h) / q, [] float64; rows count `scale` times.
-
-    Returns a function of no arguments; its sum over ranks joins the next exchange.
-    """
+    """The bound without labels [] float64, as a function that joins the next exchange; rows count `scale` times."""
     h = expected_hyper(state, model)
     X, mean, square, counted, whole = entries(state, data, model, sums, scale)
     fit = (counted * model.likelihood.expected_log_density(X, mean, square, h)).sum(dtype=torch.float64)

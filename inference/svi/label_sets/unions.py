@@ -36,10 +36,7 @@ def promising(state: State, data: LabelData, model: BNMC) -> Iterator[State]:
 
 
 def gainful(state: State, data: LabelData, model: BNMC) -> Iterator[State]:
-    """Make unions one after another, each the most promising one that gains, until none does or half are left.
-
-    Yields the result once, or nothing if no union gains. q(theta) must be at its optimum.
-    """
+    """Make the most promising union that gains, repeatedly, until half are left; yields the result, if any."""
     family, mixture, start, T = model.family, model.mixture, state, model.truncation
     own, left = family.log_marginal(state.hyperparameters), torch.nonzero(state.sizes > 0.5).squeeze(1)
     table = own.new_full((T, T), -torch.inf)  # gain of each pair in log block marginal

@@ -45,10 +45,7 @@ def averaged_bits(
 def freeze(
     state: MeanFieldProjection, data: TaskData, model: MultiTaskInfiniteLatentSVM, outer: Tensor
 ) -> MeanFieldProjection:
-    """Set psi [D, K] to the optimum for fixed tilts, column by column.
-
-    The tilts add sum_n t_nm mu_mk x_nd to the log odds.
-    """
+    """Set psi [D, K] to the optimum for fixed tilts, which add sum_n t_nm mu_mk x_nd to the log odds, by column."""
     odds, linear, gram = generative(state, model, outer)
     tilts = data.by_task(state.tilt.to(data.X))
     pull = all_sum(data.X.T @ (tilts @ state.weights[: model.truncation].T)).double()

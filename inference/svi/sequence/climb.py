@@ -31,10 +31,7 @@ class Given(NamedTuple):
 
 
 def climbed(sticks: Tensor, rate: Tensor, given: Given) -> tuple[Tensor, Tensor]:
-    """The sticks' (a, b) [2, T - 1] and the rate [1] of q(alpha), float64 on the host, after 30 L-BFGS iterations.
-
-    The L-BFGS of scipy is not used because it starts threads for its small matrices.
-    """
+    """The sticks' (a, b) [2, T - 1] and the rate [1] of q(alpha), float64 on the host, after 30 L-BFGS iterations."""
     logs = torch.cat([sticks.flatten(), rate]).log()
     optimizer = torch.optim.LBFGS([logs], max_iter=_NUM_STEPS, tolerance_change=1e-6, line_search_fn="strong_wolfe")
 

@@ -52,10 +52,7 @@ from .factors import (
 
 
 def init(model: TopicModel, data: TopicData, generator: torch.Generator) -> VariationalTopics:
-    """A first state: each topic from the words of a few documents with similar targets and of all; then some sweeps.
-
-    The sweeps are without the margin.
-    """
+    """A first state: topics from the words of a few documents with similar targets, then sweeps without margin."""
     K, C = model.num_topics, data.targets.shape[1]
     words = data.X.double()
     total = all_sum(words.sum(0))
