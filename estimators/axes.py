@@ -52,5 +52,5 @@ def _values(name: str, given: Any, optional: bool) -> tuple[Any, ...] | None:
     except (TypeError, ValueError, IndexError):
         values = ()
     if not values:
-        raise ValueError(f"{name} is {shown(given)}; expected a sequence of at least one value, such as [1.0].")
+        raise ValueError(f"{name} is {shown(given)}; expected a sequence of at least one value, such as [1].")
     return tuple(read(name, value, AXES[name].domain) for value in values)

@@ -32,6 +32,8 @@ def number_of_folds(name: str, given: Any, auto: int | None) -> int | None:
     """The number of folds that a user asks for, `auto` of "auto"; None: none. ValueError on anything else."""
     if isinstance(given, str) and given == "auto":
         return auto
+    if isinstance(given, str):
+        raise ValueError(f'{name} is {given!r}; it must be "auto", an integer of at least 2, or None.')
     found: int | None = read(name, given, Whole(2), optional=True)
     return found
 

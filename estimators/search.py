@@ -368,6 +368,12 @@ def _read_groups(groups: ArrayLike, rows: Any) -> NDArray[Any]:
     given = array_like("groups", groups)
     found: NDArray[Any] = named("groups", lambda: column_or_1d(given))
     named("X and groups", lambda: check_consistent_length(rows, found))
+    try:
+        np.unique(found)
+    except TypeError:  # names beside numbers, or beside what is missing
+        raise ValueError(
+            f"groups is {shown(groups)}; expected the names of groups, of one type, none of them missing."
+        ) from None
     return found
 
 
@@ -381,7 +387,7 @@ def _read_splits(cv: Any, rows: Rows, groups: NDArray[Any] | None) -> list[Any]:
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"cv is {shown(cv)}; expected a number of folds, a splitter of scikit-learn, or its splits (train, test): "
-            f"{error}."
+            f"{str(error).removesuffix('.')}."
         ) from None
 
 

@@ -323,6 +323,9 @@ def test_a_search_on_groups_is_scored_on_new_ones():
         RegressorCV(**options).fit(X, y, groups=groups[:5])
     with pytest.raises(ValueError, match="groups has one group, 0"):
         RegressorCV(**options).fit(X, y, groups=np.zeros(len(y), dtype=int))
+    mixed = np.array([None, "a"], dtype=object)[groups % 2]
+    with pytest.raises(ValueError, match=r"groups is array.*; expected the names of groups, of one type"):
+        RegressorCV(**options).fit(X, y, groups=mixed)
 
 
 def test_groups_come_by_metadata_routing():

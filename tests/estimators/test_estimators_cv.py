@@ -180,6 +180,8 @@ IDLE = r"is \[.*has nothing to choose there"
         ({"cv": [(np.arange(9) > 5, np.arange(9) < 5)]}, "^cv is "),
         ({"cv": object()}, "cv is <object"),
         ({"cv": []}, r"cv is \[\]; expected a number of folds"),
+        ({"cv": 3.5}, r"cv is 3\.5; expected a number of folds.* Got 3\.5\.$"),
+        ({"num_components": 2}, r"num_components is 2; .*, such as \[1\]\."),
         ({"cv": [(np.arange(40), np.arange(0))]}, "a split of cv has 40 different rows to fit and 0 to hold out"),
         ({"length_scales": [1.0]}, rf"length_scales {IDLE}. Leave length_scales out"),
         ({"inference": SVI(num_steps=3), "temperatures": (0.0, 1.0)}, rf"num_components {IDLE}"),

@@ -340,6 +340,8 @@ def test_folds_are_refused_and_left_out() -> None:
     for cv in (1, 0, 2.5, "x", True):
         with pytest.raises(ValueError, match=r"cv is .*an integer of at least 2, or None"):
             MultiLabelClassifier(COUNTS, SVI(num_steps=2), cv=cv).fit(X, Y)
+    with pytest.raises(ValueError, match="cv is 'x'; it must be \"auto\", an integer"):
+        MultiLabelClassifier(COUNTS, SVI(num_steps=2), cv="x").fit(X, Y)
     few = MultiLabelClassifier(BITS, SVI(num_steps=2)).fit(np.eye(2, 10), np.eye(2))
     assert "calibration" not in few.posterior_.metadata
     stream = MultiLabelClassifier(COUNTS, SVI(num_steps=5)).fit(X, Y)
