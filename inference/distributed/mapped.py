@@ -29,12 +29,12 @@ def map_rows(
     batch_size: int = 4096,
     progress: bool | None = None,
 ) -> NDArray[Any] | None:
-    """What a function says of all rows: `posterior.assign`, `posterior.predict`, the `transform` of an estimator, ...
+    """The answers of a function for all rows: `posterior.assign`, `posterior.predict`, a `transform`, ...
 
     Parameters
     ----------
     function : from the rows X [n, D] of a block to answers [n, ...]
-    source : rows, or what `rows_of` makes such of without further arguments
+    source : rows, or what `rows_of` takes without further arguments
     to : a file to write, whole or not at all: "FILE.npy" for an array [N, ...], or "FILE.parquet" for a column, of
         answers [N, K] one for each of K, by the name of the function; None: the answers are returned
     batch_size : rows of a block, where the source has no blocks of its own
