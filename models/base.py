@@ -219,7 +219,7 @@ class Labelled:
 
     @property
     def coding(self) -> Target:
-        """What y is: the object that encodes it for the kernels, and decodes scores."""
+        """The object that encodes y for the kernels, and decodes scores."""
         return target_of(self.target, self.loss, self.classes)
 
     def resolve(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Self:

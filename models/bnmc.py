@@ -111,7 +111,7 @@ class BNMC(Model):
             raise ValueError(f"{name}joint is {model.joint!r}, which needs label_likelihood={kind.__name__}().")
         return model
 
-    # -- from what a user passes -----------------------------------------------------------------------------------
+    # -- from a user's arguments to the kernels' data ------------------------------------------------------------------
 
     def resolve(self, X: Any, y: Any = None, weights: Tensor | None = None) -> Self:
         """A copy with all defaults set from X [N, D] and labels y [N, C], rows counted `weights` [N] times."""

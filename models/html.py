@@ -1,4 +1,4 @@
-"""What notebooks show of a model: its plate diagram where graphviz is installed, else its parts."""
+"""The HTML of a model in notebooks: its plate diagram if graphviz is installed, else a table of its parts."""
 
 from __future__ import annotations
 

@@ -11,11 +11,11 @@ from torch import Tensor
 
 
 def as_tensor(name: str, values: Any, hint: str = "") -> Tensor:
-    """Real numbers of any shape [...], in a dtype that torch computes with; without a graph.
+    """Real numbers of any shape [...], in a dtype that torch computes with, and without an autograd graph.
 
     Raises
     ------
-    ValueError    naming the argument, on whatever holds no real numbers; `hint` ends what it says.
+    ValueError    naming the argument, if it does not hold real numbers; the message ends with `hint`.
     """
     if isinstance(values, Tensor):
         require_readable(name, values)

@@ -1,4 +1,4 @@
-"""Hyperparameters integrated out by quadrature, for any prior that states their laws."""
+"""Hyperparameters integrated out by quadrature, for any prior that defines their laws."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..models.priors.laws import PointLaw
 def hyper_grid(prior: Any) -> tuple[Hyper, Tensor]:
     """Values [G] of the hyperparameters of a prior and the logs of their weights [G]: G = 1 if none has a law.
 
-    The trapezoid rule on the real line, from end to end of where the density is above e^-40 of its maximum.
+    It is the trapezoid rule on the real line, over the interval where the density is above e^-40 of its maximum.
     """
     like = torch.zeros((), dtype=torch.float64)
     start, laws = prior.start(like), prior.hyperpriors(like)
@@ -48,6 +48,6 @@ def log_mean(prior: Any, log_value: Callable[[Hyper], Tensor]) -> Tensor:
 
 
 def log_structure_prior(law: PointLaw, sizes: tuple[int, ...]) -> float:
-    """log p(z) of a partition with these block sizes, or of labels with these counts, hyperparameters summed out."""
+    """log p(z) of a partition with these block sizes, or of labels with these counts, over all hyperparameters."""
     counts = torch.tensor(sizes, dtype=torch.float64)
     return float(log_mean(law.prior, lambda h: law.log_prior(counts, h)))

@@ -86,7 +86,7 @@ def _files_behind(module: str) -> list[Path]:
 
 
 def _imported(source: Path, package: str) -> Iterator[str]:
-    """The names of all modules that a file imports, and of what it imports from them."""
+    """The names of all modules that a file imports, and of the names that it imports from them."""
     for node in ast.walk(ast.parse(source.read_bytes())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

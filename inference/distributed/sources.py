@@ -28,7 +28,7 @@ class RowSource(ABC):
 
     @property
     def num_rows(self) -> int:
-        """N; by a pass over the rows where nothing else tells."""
+        """N, by a pass over the rows if it is not known otherwise."""
         return sum(number for number, _ in self.outline(_BLOCK))
 
     @abstractmethod
@@ -69,7 +69,7 @@ class ArrayRows(RowSource):
 
 @dataclass(frozen=True)
 class BlockRows(RowSource):
-    """Blocks that come as they are, (X, y) or X alone: those of a loader, or made on the fly."""
+    """Blocks (X, y), or X alone, from a loader or any other iterable."""
 
     each: Callable[[], Iterable[Any]]  # returns the blocks of a pass
     name: str = "the source"

@@ -36,7 +36,7 @@ def together(
 
     Raises
     ------
-    NotImplementedError    if the backend cannot fit the model so, before anything is exchanged.
+    NotImplementedError    if the backend cannot fit the model among ranks, before anything is exchanged.
     ValueError             on all ranks if one refuses its data or files, or if they differ in what they fit.
     RankLost               if one ends.
     """

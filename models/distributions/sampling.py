@@ -1,4 +1,4 @@
-"""Draws with an explicit generator: each is a function of the state of `generator` alone."""
+"""Draws with an explicit generator: each depends only on the state of `generator`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch.overrides import TorchFunctionMode
 
 
 def draw(distribution: Distribution, generator: torch.Generator) -> Tensor:
-    """One draw [...] of any distribution that samples by functions of torch, on the device of `generator`.
+    """One draw [...] from any distribution that samples by torch functions, on the device of `generator`.
 
-    `Distribution.sample` takes no generator: what it calls is given this one. The global stream, which other threads
-    read too, is neither read nor moved.
+    `Distribution.sample` takes no generator, so the functions that it calls get this one. The global stream, which
+    other threads read too, is neither read nor advanced.
     """
     with _DrawsFrom(generator):
         return distribution.sample()
 
 
 class _DrawsFrom(TorchFunctionMode):
-    """Gives a generator to every function of torch that this thread calls and that draws without one."""
+    """A context that passes a generator to every torch function that draws without one in this thread."""
 
     def __init__(self, generator: torch.Generator) -> None:
         super().__init__()

@@ -47,7 +47,7 @@ class Loss(Config, ABC):
     def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
         """log phi(y | f), at most 0."""
 
-    # -- what it offers ----------------------------------------------------------------------------------------
+    # -- properties ----------------------------------------------------------------------------------------------------
 
     @property
     def binary(self) -> bool:

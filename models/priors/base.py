@@ -4,11 +4,11 @@
     partition    log p(n_1, ..., n_K), the EPPF                                 split-merge, log joint, enumeration
     sticks       v_k ~ Beta(a_k, b_k),  pi_k = v_k prod_{j<k} (1 - v_j)         program, blocked scan, SVI
     rest         new blocks have weights of density mass x^(-1-exponent) e^(-x)           slice scan
-    price        Lambda(K), what K components cost                              small variance
+    price        Lambda(K), the cost of K components                            small variance
 
 A prior defines the laws of its hyperparameters, `urn` and `log_partition`; these suffice for the collapsed scan and
-small variance. `sticks` adds all that has T components, `draw_rest` the slice scan. Everything else follows, and is
-overridden if there is a closed form. (docs/derivations/priors, "The interface")
+small variance. `sticks` is needed by everything with T components, `draw_rest` by the slice scan. All other methods
+have defaults, and are overridden if there is a closed form. (docs/derivations/priors, "The interface")
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class PartitionPrior(HyperPrior):
     def log_partition(self, counts: Tensor, h: Hyper) -> Tensor:
         """log p [] of a partition with block sizes `counts` [K] > 0."""
 
-    # -- what it may define --------------------------------------------------------------------------------------------
+    # -- methods that a prior may define -------------------------------------------------------------------------------
 
     def sticks(self, h: Hyper, truncation: int) -> tuple[Tensor, Tensor]:
         """Beta parameters (a, b), each [..., T - 1], of the sticks; h may have values [..., 1]."""
