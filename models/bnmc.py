@@ -1,5 +1,4 @@
-"""Bayesian nonparametric multi-label classification: a mixture of rows and their label sets beside one classifier for
-each label.
+"""Bayesian nonparametric multi-label classification: a mixture of rows and label sets, and a classifier per label.
 
     v_k ~ Beta(a_k, b_k) of the prior,  phi_k ~ prior of the family,  psi_k ~ prior of the labels       k = 1..T
     w_c ~ N(0, nu^2 I)                                                                                  c = 1..C

@@ -24,8 +24,9 @@ from .topics import TopicModel
 
 @dataclass(eq=False)
 class LDA(TopicModel):
-    """Latent Dirichlet allocation: topics from the words alone. With a classifier on `transform(X)` it is the baseline
-    that finds topics first and predicts afterwards.
+    """Latent Dirichlet allocation: topics from the words alone.
+
+    With a classifier on `transform(X)` it is the baseline that finds topics first and predicts afterwards.
 
     Parameters
     ----------

@@ -132,8 +132,9 @@ class Posterior:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: Any = None) -> Any:
-        """Read a saved posterior, in the class of its model's structure; never runs code from the file. If the fit was
-        among ranks, the posterior has the rows of all.
+        """Read a saved posterior, in the class of its model's structure; never runs code from the file.
+
+        The posterior of a fit among ranks has the rows of all ranks.
 
         The digest detects accidents, such as a truncated copy. It is not a signature: a forged file is refused if its
         parts do not fit together, but its predictions may be anything.

@@ -76,8 +76,7 @@ class Clustering:
         return stack_labels([draw[LABELS] for draw in draws])
 
     def labels_of(self, draw: Draw) -> Tensor:
-        """Labels [K + 1] in the representative draw of the components of a draw; of those that it does not have, one
-        more than its largest."""
+        """Labels [K + 1] of a draw's components in the representative draw; for others its largest label plus 1."""
         reference = self.samples[LABELS][self.representative]
         labels = torch.full_like(draw["log_mixture"], int(reference.max()) + 1, dtype=torch.long)
         labels[draw[LABELS].long()] = align(draw[LABELS], reference).clamp(max=int(labels[-1]))

@@ -86,8 +86,10 @@ class FeaturePosterior(BinaryFeatures, ScorePrediction, Posterior):
         return self.samples["loadings"][self.representative]
 
     def over_rows(self, place: Tensor, left_out: Any = None) -> Self:
-        """The same posterior with other rows for its training rows: row n is the row place[n] [N] of this one, or the
-        next of those left out [M, D] where that is -1, whose features come from their entries."""
+        """The same posterior with other training rows: row n is row place[n] [N] of this one.
+
+        Where place[n] is -1 it is the next row left out [M, D], whose features come from its entries.
+        """
         samples = dict(self.samples)
         samples["features"] = samples["features"][:, place.clamp(min=0)]
         if left_out is not None and len(left_out):

@@ -121,15 +121,15 @@ class MultiLabelPosterior(Clustering, Posterior):
         return self.calibrated_by([self.held_out(X, Y)])
 
     def held_out(self, X: Any, Y: Any) -> HeldOut:
-        """Scores of rows X [N, D] that the fit has not seen, beside their labels Y [N, C], NaN where missing.
-        `calibrated_by` takes them."""
+        """Scores of rows X [N, D] that the fit has not seen, and their labels Y [N, C], for `calibrated_by`."""
         rows = self.checked(X)
         signs = self.model.coding.encode(Y, rows)
         return HeldOut(*self._stated(rows), signs)
 
     def calibrated_by(self, folds: Iterable[HeldOut]) -> Self:
-        """As `calibrated`, from what other fits of the same model predict for rows that they had not seen (`held_out`),
-        such as fits to folds; this fit may then use all rows.
+        """As `calibrated`, but from `held_out` scores of other fits of the same model, such as fits to folds.
+
+        This fit may then use all rows.
 
         Raises
         ------
@@ -139,8 +139,10 @@ class MultiLabelPosterior(Clustering, Posterior):
         return self._recalibrated(fit_calibration(mixture, classifiers, signs, self._offset(mixture)))
 
     def threshold_by(self, folds: Iterable[HeldOut]) -> float:
-        """The one threshold of all labels with the highest micro-F1 on folds (`held_out`), at the calibration of this
-        posterior; one half where the folds have too few labels to tell (`label_calibration.shared_threshold`)."""
+        """The threshold for all labels with the highest micro-F1 on folds (`held_out`), at this calibration.
+
+        It is one half if the folds have too few labels (`label_calibration.shared_threshold`).
+        """
         mixture, classifiers, signs = self._joined(folds)
         return shared_threshold(self._calibrated(mixture, classifiers).sigmoid(), signs)
 
@@ -201,8 +203,10 @@ class MultiLabelPosterior(Clustering, Posterior):
         return NewData(X, in_place(targets), labels)
 
     def over_rows(self, place: Tensor, left_out: Any = None) -> Self:
-        """The same posterior with other rows for its training rows: row n is the row place[n] [N] of this one, or the
-        next of those left out [M, D] where that is -1, which join a component of each draw as new rows do."""
+        """The same posterior with other training rows: row n is row place[n] [N] of this one.
+
+        Where place[n] is -1 it is the next row left out [M, D], which joins a component of each draw as a new row.
+        """
         return self.replace(samples=rows_moved(self, place, left_out, self._joining))
 
     def rehearse(self) -> None:

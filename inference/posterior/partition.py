@@ -205,8 +205,9 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         return self.replace(samples=samples)
 
     def averaged_with(self, others: Sequence[Self], shares: Sequence[float]) -> Self:
-        """One posterior of several fits of small variance to the same rows, whose decisions are averaged: stacking
-        (Wolpert 1992; Breiman 1996).
+        """One posterior of several small-variance fits to the same rows, with averaged decisions (stacking).
+
+        Sources: Wolpert (1992); Breiman (1996).
 
             f(x) = sum_s share_s f_s(x)
 

@@ -48,8 +48,9 @@ class ScorePrediction:
         raise NotImplementedError
 
     def decision_function(self, X: Any) -> Any:
-        """Posterior mean scores: [N] for two classes (positive: the larger label) or a real target, else [N, L]; of
-        tasks [N, M], like real targets or two classes.
+        """Posterior mean scores: [N] for two classes (positive: the larger label) or a real target, else [N, L].
+
+        For tasks they are [N, M], each as for two classes or a real target.
 
         With a logistic loss: logarithms of `predict_proba`, or log odds for two classes. If there are fewer scores than
         classes, as with ordered classes: log phi(y | f) [N, L] at the mean scores.
@@ -57,8 +58,7 @@ class ScorePrediction:
         return like(self._decision(self.checked(X)), X)
 
     def predict(self, X: Any) -> Any:
-        """Labels [N] in the user's own values, those of the largest `predict_proba`, whatever the loss; for a
-        regression loss the posterior mean target; of tasks [N, M]."""
+        """Labels [N] of the largest `predict_proba`, in the user's values; posterior mean targets; tasks [N, M]."""
         rows = self.checked(X)
         return like(self.coding.choose(self._decision(rows)), X)
 
