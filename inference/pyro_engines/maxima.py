@@ -18,7 +18,7 @@ class NoMaximum(UserWarning):
 
 
 def warn_without_maximum(program: Callable[[Any], None], data: Any, latents: dict[str, Tensor], found: Draw) -> None:
-    """Warn if a site of a program has, at these values of all sites, a law whose density is infinite at an end."""
+    """Warn if a site's density at these values [...] of all sites is infinite at an end of its support."""
     with poutine.block():
         sites = poutine.trace(poutine.condition(program, data=latents)).get_trace(data).nodes
     names = [name for name in latents if _is_infinite(sites[name]["fn"])]
@@ -35,7 +35,7 @@ def warn_without_maximum(program: Callable[[Any], None], data: Any, latents: dic
 
 
 def _is_infinite(law: Any) -> bool:
-    """Whether a law of numbers has a density that is infinite at an end of its support."""
+    """Whether a Beta or Dirichlet law has a density that is infinite at an end of its support."""
     while isinstance(law, dist.Independent | dist.MaskedDistribution):
         law = law.base_dist
     shapes = {dist.Beta: ("concentration1", "concentration0"), dist.Dirichlet: ("concentration",)}
