@@ -1,7 +1,7 @@
 # Everything that CI runs, one target each. PYTHON is the interpreter of an environment with `.[dev]` installed.
 PYTHON ?= python
 
-.PHONY: lint format types fast test nightly mutants docs notebooks grid site peers bench gpu evidence
+.PHONY: lint format types fast test nightly mutants docs notebooks grid site peers bench gpu pretend evidence
 
 lint:
 	$(PYTHON) -m ruff check .
@@ -50,6 +50,10 @@ bench: peers  # every ratio of speed beside its peer, on an idle machine
 gpu:  # the tests that need a CUDA device, and from how many rows one pays
 	$(PYTHON) -m pytest -m gpu
 	$(PYTHON) benchmarks/gpu.py rows
+
+pretend:  # the tests of a GPU without one, on a device that refuses what a GPU refuses
+	$(PYTHON) -m pytest -n auto --pretend -m gpu --nightly tests/test_grid.py
+	$(PYTHON) -m pytest -n auto --pretend -m gpu
 
 evidence: peers  # pages of docs/evidence: make evidence PART="chain samplers", or none, which lists them
 	build/bench/bin/python benchmarks/evidence.py $(PART)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
@@ -190,7 +191,9 @@ class SparseRows:
 
     @cached_property
     def _compressed(self) -> Tensor:
-        return torch.sparse_csr_tensor(self.starts, self.columns, self.values, size=self.shape)
+        with warnings.catch_warnings():  # torch says once in a process that CSR is in beta and is not checked
+            warnings.simplefilter("ignore", UserWarning)
+            return torch.sparse_csr_tensor(self.starts, self.columns, self.values, size=self.shape)
 
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ import setups
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from pretend_device import pretend_device, register
 from setups import FAMILIES, mixture_rows
 from two_ranks import TwoRanks
 
@@ -31,10 +32,13 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers have all cores: no fit starts
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--nightly", action="store_true", help="run the tests marked nightly too: whole products, memory")
+    parser.addoption("--pretend", action="store_true", help="run those of a GPU without one")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     setups.NIGHT = config.getoption("--nightly")
+    if config.getoption("--pretend"):
+        register()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -91,9 +95,25 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> torch.device:
-    if request.param == "cuda" and not torch.cuda.is_available():
+    return request.getfixturevalue("gpu") if request.param == "cuda" else torch.device("cpu")
+
+
+@pytest.fixture
+def gpu(request: pytest.FixtureRequest) -> Iterator[torch.device]:
+    """A GPU; with `--pretend` a device that refuses what a GPU refuses."""
+    if torch.cuda.is_available():
+        yield torch.device("cuda")
+    elif request.config.getoption("--pretend"):
+        with pretend_device() as pretended:
+            yield pretended
+    else:
         pytest.skip("no CUDA device here")
-    return torch.device(request.param)
+
+
+@pytest.fixture
+def cpu_generator() -> torch.Generator:
+    """For rows that lie in host memory, beside a peer or in a Pyro program."""
+    return torch.Generator().manual_seed(0)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ The tests fit every cell and ask for every refusal. `python tests/grid.py` write
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,10 @@ class Case:
     X: Tensor
     y: Tensor | None = None
     lengths: list[int] | None = None
+
+    def to(self, device: torch.device) -> Case:
+        """The same data on a device."""
+        return replace(self, X=self.X.to(device), y=None if self.y is None else self.y.to(device))
 
     @property
     def batches(self) -> DataLoader:

@@ -561,6 +561,14 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     ("inference/classifiers/duals.py", "inference/classifiers/test_duals.py -k many_turns"): {
         "_STEPS, _ROW = 10**7": "_STEPS, _ROW = 10**4",
     },
+    ("inference/classifiers/primal_newton.py", "inference/classifiers/test_duals.py -k newton"): {
+        "problem.count * inside / box.curvature": "problem.count / box.curvature",
+        "precision * (weights - found)": "precision * weights - found",
+        "best[2] > tolerance and": "True and",
+        "torch.where(higher, step / 2, step)": "step",
+        "(2 * problem.weight_scale**2)": "problem.weight_scale**2",
+        "num_steps = min(best, (found": "num_steps = max(best, (found",
+    },
     ("inference/classifiers/dual_newton.py", "inference/classifiers/test_duals.py -k 'solved'"): {
         "theta = at.high / at.above + (": "theta = at.high / at.above - (",
         "@ weights - self.linear": "@ weights - 0.9 * self.linear",

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyro.poutine as poutine
 import pytest
 import torch
@@ -83,6 +84,46 @@ def test_what_the_grid_has_is_fitted_and_predicts(cell: tuple[Row, str, str]) ->
     assert found.isfinite().all()
     if case.y is not None:
         assert found.shape == case.y.shape
+
+
+@pytest.mark.gpu
+def test_a_pretended_gpu_refuses_what_a_gpu_refuses(gpu: torch.device) -> None:
+    stream = torch.Generator(gpu).manual_seed(0)
+    there = torch.randn(3, generator=stream, device=gpu)
+    assert there.device.type == gpu.type
+    assert torch.equal(there + torch.tensor(1.0), there + 1)  # a number may lie anywhere
+    with pytest.raises(RuntimeError, match="same device"):
+        there + torch.ones(3)
+    with pytest.raises(RuntimeError, match="generator"):
+        torch.rand(3, generator=stream)
+    with pytest.raises(RuntimeError, match="generator"):
+        torch.rand(3, generator=torch.Generator(), device=gpu)
+    for read in (np.asarray, lambda tensor: tensor.numpy()):
+        with pytest.raises(TypeError, match="numpy"):
+            read(there)
+    leaf = there.cpu().to(gpu).requires_grad_()
+    (grad,) = torch.autograd.grad(leaf.square().sum(), leaf)
+    assert torch.equal(grad, 2 * there)
+
+
+@pytest.mark.gpu
+@pytest.mark.one_in(28)
+@pytest.mark.parametrize("cell", cells(served=True), ids=name_of)
+def test_rows_of_a_gpu_are_fitted_there(cell: tuple[Row, str, str], gpu: torch.device, tmp_path: Path) -> None:
+    row, name, way = cell
+    case = row.cases[name].to(gpu)
+    if row.model in ("LDA", "MedLDA") and way == "collapsed":
+        with pytest.raises(NotImplementedError, match=r"compiled for a CPU alone\. Take scan='blocked'"):
+            WAYS[way].fit(case)
+        return
+    posterior = WAYS[way].fit(case)
+    on_host = {name for name, values in posterior.samples.items() if values.device.type != gpu.type}
+    assert on_host <= {"num_seen"}  # a number alone
+    posterior.save(tmp_path / "file")
+    again = Posterior.load(tmp_path / "file")
+    for one in (posterior, again):
+        assert answer(one, case).device.type == gpu.type
+    assert torch.equal(answer(again, case), answer(posterior, case))
 
 
 @pytest.mark.one_in(2)

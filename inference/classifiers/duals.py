@@ -8,9 +8,10 @@ tilts. The sum over n of r_n g(f_n) + r_n g*(-t_n / r_n) + t_n . f_n >= 0, with 
 which decides when to stop.
 
 On the CPU, losses with a `box` and the loss of Crammer and Singer use compiled coordinate ascent: each t_n is set in
-turn to its optimum given the others. Any other loss with a `conjugate`, and other devices, use accelerated proximal
-gradient steps, which move all t_n at once. Where a gap is left, Newton steps of the primal finish compiled boxes with a
-curvature, and an interior-point method (`dual_newton`) finishes other boxes and joint hinges.
+turn to its optimum given the others. Any other loss with a `conjugate`, other devices and fits of many ranks move all
+t_n at once: by Newton steps of the primal (`primal_newton`) if the box has a curvature, else by accelerated proximal
+gradient steps. Where a gap is left, compiled Newton steps of the primal finish boxes with a curvature, and an
+interior-point method (`dual_newton`) finishes other boxes and joint hinges.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from ...models.losses.conjugates import Box
 from ...models.sparse import entries_sum
 from ...models.sums import ranks, row_chunks
 from ..distributed.collectives import all_sum
+from . import primal_newton
 from .dual_newton import box_piece, joint_piece
 
 
@@ -79,7 +81,7 @@ def solve(
     _require_tensors(features, targets, loss, row_weights=row_weights, start=start)
     tolerance, max_passes = read("tolerance", tolerance, Number(least=0.0)), read("max_passes", max_passes, Whole())
     weight_scale = read("weight_scale", weight_scale, POSITIVE)
-    problem = _Problem(features, targets, loss, weight_scale, row_weights)
+    problem = Problem(features, targets, loss, weight_scale, row_weights)
     tilt = problem.feasible(torch.zeros_like(targets) if start is None else start)
     exact = problem.double()
     least = None if ranks() is not None else _patience(exact, max_passes)
@@ -104,7 +106,7 @@ def solve_blocks(
 
     Returns the weights [K, P, C], the tilts [N, C] and the relative gap of all blocks together.
     """
-    problem = _Problem(features, targets, loss, weight_scale, row_weights)
+    problem = Problem(features, targets, loss, weight_scale, row_weights)
     exact = problem.double()
     tilt, ends = exact.feasible(start.double()), list(accumulate(sizes, initial=0))
     blocks = [slice(*pair) for pair in pairwise(ends)]
@@ -121,7 +123,7 @@ def solve_blocks(
     return weights.mT.to(features), tilt, exact.gaps(scores, tilt)[1]
 
 
-def _rest(problem: _Problem, start: Dual, tolerance: float, max_passes: int) -> Dual:
+def _rest(problem: Problem, start: Dual, tolerance: float, max_passes: int) -> Dual:
     """Continue `solve` from the result of some passes, whose gap is not known yet; if there were none, call `solve`."""
     if not start.num_passes:
         return solve(
@@ -139,7 +141,7 @@ def _rest(problem: _Problem, start: Dual, tolerance: float, max_passes: int) -> 
     return _finished(problem, exact, start._replace(gap=gap), tolerance, max_passes)
 
 
-def _finished(problem: _Problem, exact: _Problem, found: Dual, tolerance: float, max_passes: int) -> Dual:
+def _finished(problem: Problem, exact: Problem, found: Dual, tolerance: float, max_passes: int) -> Dual:
     """Finish the result of passes: by an interior-point method and, if a gap is left, by more passes."""
     if found.gap > tolerance and found.num_passes < max_passes:
         found = _by_newton(exact, found.to(torch.float64), tolerance)
@@ -190,7 +192,7 @@ def improved(
     """
     from . import _numba_duals  # compiles or loads machine code: only where it is needed
 
-    problem = _Problem(features, targets, loss, weight_scale, row_weights).double()
+    problem = Problem(features, targets, loss, weight_scale, row_weights).double()
     box = loss.box(problem.targets)
     assert box is not None
     start, given = Columns.of(targets) if start is None else start, weights.T.double().contiguous()
@@ -225,7 +227,7 @@ def _are_finite(part: Tensor, missing: bool) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Problem:
+class Problem:
     """The primal and the dual objective of one problem."""
 
     features: Tensor
@@ -247,12 +249,12 @@ class _Problem:
         """The weights eta [P, C] = nu^2 a^T t of tilts [N, C]."""
         return self.weight_scale**2 * all_sum(self.features.T @ tilt)
 
-    def rows(self, rows: slice) -> _Problem:
+    def rows(self, rows: slice) -> Problem:
         """The problem of some of the rows."""
         times = None if self.row_weights is None else self.row_weights[rows]
         return replace(self, features=self.features[rows], targets=self.targets[rows], row_weights=times)
 
-    def double(self) -> _Problem:
+    def double(self) -> Problem:
         weights = None if self.row_weights is None else self.row_weights.double()
         return replace(self, features=self.features.double(), targets=self.targets.double(), row_weights=weights)
 
@@ -269,20 +271,23 @@ class _Problem:
         return gaps, float((gap / primal.clamp(min=torch.finfo(primal.dtype).tiny)).clamp(min=0.0))
 
 
-def _by_passes(problem: _Problem, exact: _Problem, tilt: Tensor, tolerance: float, max_passes: int) -> Dual:
-    """Run compiled coordinate ascent where there is one, otherwise proximal gradient steps."""
-    if host.on_cpu(problem.features) and ranks() is None:
+def _by_passes(problem: Problem, exact: Problem, tilt: Tensor, tolerance: float, max_passes: int) -> Dual:
+    """Run compiled coordinate ascent, or else Newton steps of the primal, or else proximal gradient steps."""
+    features, box = problem.features, exact.loss.box(exact.targets)
+    if host.on_cpu(features) and ranks() is None:
         if (hinge := joint_hinge(exact.loss)) is not None:
             return _take_turns(exact, hinge, tilt.double(), tolerance, max_passes)
-        if (box := exact.loss.box(exact.targets)) is not None:
+        if box is not None:
             return _climb(exact, box, tilt.double(), tolerance, max_passes)
+    if box is not None and box.curvature and features.shape[1] <= _MOST_COLUMNS:
+        return Dual(*primal_newton.climb(exact, box, tilt.double(), tolerance, max_passes))
     return _accelerate(problem, tilt, tolerance, max_passes)
 
 
 # -- compiled coordinate ascent ----------------------------------------------------------------------------------------
 
 
-def _climb(problem: _Problem, box: Box, tilt: Tensor, tolerance: float, max_passes: int) -> Dual:
+def _climb(problem: Problem, box: Box, tilt: Tensor, tolerance: float, max_passes: int) -> Dual:
     """Visit, column by column and in random order, the rows that still add to the gap."""
     tilt, weights = tilt.clone(), problem.weights(tilt).T.contiguous()
     passes = _climb_blocks(problem, box, [0, len(tilt)], tilt, weights.unsqueeze(0), tolerance, max_passes)
@@ -291,7 +296,7 @@ def _climb(problem: _Problem, box: Box, tilt: Tensor, tolerance: float, max_pass
 
 
 def _climb_blocks(
-    problem: _Problem, box: Box, ends: list[int], tilt: Tensor, weights: Tensor, tolerance: float, max_passes: int
+    problem: Problem, box: Box, ends: list[int], tilt: Tensor, weights: Tensor, tolerance: float, max_passes: int
 ) -> Tensor:
     """Run `_climb`, in place, for K blocks of rows between `ends` [K + 1]; return each one's number of passes [K]."""
     from . import _numba_duals  # compiles or loads machine code: only where it is needed
@@ -312,7 +317,7 @@ def _room(features: np.ndarray, box: Box) -> tuple[Any, Any]:
     return _numba_duals.Room.of(features), _numba_duals.Newton.of(features) if box.curvature else None
 
 
-def _boxes(problem: _Problem, box: Box) -> tuple[Any, ...]:
+def _boxes(problem: Problem, box: Box) -> tuple[Any, ...]:
     """The arguments of compiled code: features [N, P], nu^2 |a_n|^2 [N], and the conjugate."""
     features, variance, shape = problem.features.contiguous(), problem.weight_scale**2, problem.targets.shape
     count = problem.count * features.new_ones(len(features), 1)  # also where there are no scores
@@ -322,7 +327,7 @@ def _boxes(problem: _Problem, box: Box) -> tuple[Any, ...]:
     return features.numpy(), (variance * entries_sum(features, torch.square)).numpy(), conjugate
 
 
-def _take_turns(problem: _Problem, hinge: CrammerSinger, tilt: Tensor, tolerance: float, max_passes: int) -> Dual:
+def _take_turns(problem: Problem, hinge: CrammerSinger, tilt: Tensor, tolerance: float, max_passes: int) -> Dual:
     """As `_climb`, for a joint hinge: all tilts of a row move together."""
     from . import _numba_duals
 
@@ -358,7 +363,7 @@ joint_hinge.register(Masked, lambda loss: joint_hinge(loss.loss))
 # -- proximal gradient steps -------------------------------------------------------------------------------------------
 
 
-def _accelerate(problem: _Problem, tilt: Tensor, tolerance: float, max_passes: int) -> Dual:
+def _accelerate(problem: Problem, tilt: Tensor, tolerance: float, max_passes: int) -> Dual:
     """Proximal gradient steps with momentum, which restarts where it points uphill (O'Donoghue & Candes 2015)."""
     variance = problem.weight_scale**2 * _largest_eigenvalue(problem.features)
     count, targets, every = problem.count, problem.targets, _CHECK_EVERY if host.on_cpu(tilt) else 2 * _CHECK_EVERY
@@ -390,7 +395,7 @@ def _largest_eigenvalue(features: Tensor) -> Tensor:
 # -- an interior-point method ------------------------------------------------------------------------------------------
 
 
-def _patience(problem: _Problem, max_passes: int) -> int | None:
+def _patience(problem: Problem, max_passes: int) -> int | None:
     """The number of passes that cost as much as the interior-point method, at most half; None where it does not apply.
 
     With few rows its Newton steps cost as much as hundreds of compiled passes, whatever the size of their matrix.
@@ -408,7 +413,7 @@ def _patience(problem: _Problem, max_passes: int) -> int | None:
     return max(_LEAST_PATIENCE, _PATIENCE * P, min(cheap, max_passes // 2))
 
 
-def _by_newton(problem: _Problem, start: Dual, tolerance: float) -> Dual:
+def _by_newton(problem: Problem, start: Dual, tolerance: float) -> Dual:
     """Run the interior-point method from `start`, if `_patience` allows; return the solution of smaller gap."""
     tilt, (gaps, gap) = start.tilt.clone(), problem.gaps(problem.features @ start.weights, start.tilt)
     hinge, box, count = joint_hinge(problem.loss), problem.loss.box(problem.targets), problem.count
@@ -430,10 +435,10 @@ def _by_newton(problem: _Problem, start: Dual, tolerance: float) -> Dual:
     return found if found.gap < start.gap else start._replace(num_passes=found.num_passes)
 
 
-_GAP = 1e-3  # the default tolerance
 _CHECK_EVERY = 5
 _PATIENCE = 2  # passes per column of the matrix of a Newton step
 _LEAST_PATIENCE = 40  # the fixed cost of a Newton step's many short operations, in passes
 _STEPS, _ROW = 10**7, 10  # the least cost of all Newton steps, and the cost of a row besides its features, in additions
+_MOST_COLUMNS = 500  # of a Hessian
 _MOST_UNCHECKED = 5  # passes between two checks of the gap; the first rounds have fewer
 _LITTLE = 1e-3  # of the mean share of a row in the largest gap allowed

@@ -17,7 +17,7 @@ class NoMaximum(UserWarning):
     """The density has no maximum, so that the estimate of `AutoDelta` depends on the number of its steps."""
 
 
-def warn_without_maximum(program: Callable[[Any], None], data: Any, latents: dict[str, Tensor], found: Draw) -> None:
+def warn_without_maximum(program: Callable[[Any], None], data: object, latents: dict[str, Tensor], found: Draw) -> None:
     """Warn if a site's density at these values [...] of all sites is infinite at an end of its support."""
     with poutine.block():
         sites = poutine.trace(poutine.condition(program, data=latents)).get_trace(data).nodes

@@ -12,8 +12,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from typing import Any, cast
 
@@ -61,7 +60,7 @@ def run(sweeps: Sweeps) -> list[Chain]:
     """
     fit, schedule = _Fit(sweeps), sweeps.schedule
     fit.open_files()
-    with fit.show() as fit.bar, fit.interrupts.caught(), COMPILATION.told(fit.says_compiling()):
+    with fit.show() as fit.bar, fit.interrupts.caught(), fit.told_of_compilation():
         try:
             fit.run()
         except FitStopped:
@@ -160,9 +159,11 @@ class _Fit:
             leave=False,
         )
 
-    def says_compiling(self) -> Callable[[], None] | None:
-        """What the bar says until the first sweep ends, if that waits for a compilation; None without a bar."""
-        return None if self.bar.disable else partial(self.bar.set_postfix_str, "compiling")
+    def told_of_compilation(self) -> AbstractContextManager[None]:
+        """In this context the bar says "compiling" before the first compilation, until the first sweep ends."""
+        if self.bar.disable:
+            return nullcontext()
+        return COMPILATION.told(partial(self.bar.set_postfix_str, "compiling"))
 
     def run(self) -> None:
         """Sweep all chains to their ends."""

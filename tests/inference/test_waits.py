@@ -7,30 +7,19 @@ sweep.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 import pytest
 import torch
+from sweep_counts import CELLS, counted
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from regbayes.inference import SVI, Backend, Gibbs, SmallVariance
+from regbayes.inference import SmallVariance
 from regbayes.inference.classifiers import minimum
 from regbayes.inference.small_variance import repelling
 from regbayes.inference.small_variance.landscape import Landscape
-from regbayes.models import (
-    BNMC,
-    DDPM,
-    DIH,
-    DPM,
-    IHMM,
-    LDA,
-    InfiniteLatentSVM,
-    InfiniteSVM,
-    LatentFeatureModel,
-    MedLDA,
-    host,
-)
+from regbayes.models import DDPM, host
 
 pytestmark = pytest.mark.usefixtures("few_restarts")
 
@@ -67,50 +56,6 @@ def _on_the_host() -> bool:
     return frame.f_code.co_filename.endswith(ON_THE_HOST)
 
 
-def rows() -> tuple[torch.Tensor, torch.Tensor]:
-    stream = torch.Generator().manual_seed(0)
-    labels = torch.randint(3, (24,), generator=stream)
-    return torch.randn(24, 4, generator=stream, dtype=torch.float64) + 4 * labels.unsqueeze(1), labels
-
-
-X, Y = rows()
-COUNTS = torch.poisson(X[:12].abs(), generator=torch.Generator().manual_seed(1))
-TWO = {"lengths": [12, 12]}
-MODELS: dict[str, tuple[Any, ...]] = {
-    "DPM": (DPM(truncation=5), X, None, {}),
-    "InfiniteSVM": (InfiniteSVM(truncation=5), X, Y, {}),
-    "DDPM": (DDPM(truncation=5), X, None, {}),
-    "IHMM": (IHMM(truncation=5), X, None, TWO),
-    "DIH": (DIH(truncation=5), X, None, TWO),
-    "BNMC": (BNMC(truncation=6), (X > 4).double(), torch.nn.functional.one_hot(Y), {}),
-    "LDA": (LDA(num_topics=5), COUNTS, None, {}),
-    "MedLDA": (MedLDA(num_topics=5), COUNTS, Y[:12], {}),
-    "LatentFeatureModel": (LatentFeatureModel(truncation=6), X, None, {}),
-    "InfiniteLatentSVM": (InfiniteLatentSVM(truncation=6), X, Y, {}),
-}
-Way = Callable[[int], Backend]
-GIBBS = {"progress": False, "num_warmup": 0, "split_merge": 0}
-WAYS: dict[str, Way] = {
-    "SVI": lambda steps: SVI(num_steps=steps, tolerance=0.0, progress=False),
-    "SVI in minibatches": lambda steps: SVI(num_steps=steps, batch_size=8, num_full_steps=0, progress=False),
-    "slice": lambda steps: Gibbs(steps, scan="slice", **GIBBS),
-    "beam": lambda steps: Gibbs(steps, scan="beam", **GIBBS),
-    "blocked": lambda steps: Gibbs(steps, scan="blocked", **GIBBS),
-    "small variance": lambda steps: SmallVariance(max_steps=steps, num_restarts=1, tolerance=0.0, progress=False),
-}
-WITHOUT = {
-    "slice": ("IHMM", "DIH", "LDA", "MedLDA"),
-    "beam": tuple(name for name in MODELS if name not in ("IHMM", "DIH")),
-    "small variance": ("LDA", "MedLDA"),
-}
-FROM_ONE = ("DPM", "InfiniteSVM")  # or small variance settles at once, and a sweep that has settled searches
-# sweeps between those that search: settled ones of small variance, those that open features or try unions
-BETWEEN = {
-    ("small variance", "IHMM"): (2, 3),
-    ("small variance", "DIH"): (3, 4),
-    ("small variance", "InfiniteLatentSVM"): (6, 9),
-    ("SVI", "DIH"): (1, 4),
-}
 LONG = ("SVI in minibatches", "DIH"), ("small variance", "DIH")
 
 
@@ -118,25 +63,11 @@ LONG = ("SVI in minibatches", "DIH"), ("small variance", "DIH")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("way", "name"),
-    [
-        pytest.param(way, name, marks=pytest.mark.nightly if (way, name) in LONG else ())
-        for way in WAYS
-        for name in MODELS
-        if name not in WITHOUT.get(way, ())
-    ],
+    [pytest.param(way, name, marks=pytest.mark.nightly if (way, name) in LONG else ()) for way, name in CELLS],
 )
 def test_a_sweep_seldom_waits_for_the_device(monkeypatch: pytest.MonkeyPatch, way: str, name: str) -> None:
     monkeypatch.setattr(host, "on_cpu", lambda like: False)
-    model, data, y, options = MODELS[name]
-    numbers, (first, last) = [], BETWEEN.get((way, name), (3, 6))
-    for steps in (first, last):
-        with Waits() as waits:
-            backend = WAYS[way](steps)
-            if isinstance(backend, SmallVariance) and name in FROM_ONE:
-                backend = backend.replace(penalty=3.0)
-            backend.fit(model, data, y, **options)
-        numbers.append(waits.number)
-    assert (numbers[1] - numbers[0]) / (last - first) <= MOST
+    assert counted(way, name, Waits) <= MOST
 
 
 SHAPES = {*WAIT, "bincount", "unique_dim"}

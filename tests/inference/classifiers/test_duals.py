@@ -13,8 +13,9 @@ from sklearn.svm import LinearSVC, LinearSVR
 from torch import Tensor
 from torch.autograd.functional import hessian, jacobian
 
-from regbayes.inference.classifiers import duals
+from regbayes.inference.classifiers import duals, primal_newton
 from regbayes.inference.classifiers.duals import Dual, improved, solve, solve_blocks
+from regbayes.models import host
 from regbayes.models.losses import (
     CrammerSinger,
     EpsilonInsensitive,
@@ -215,9 +216,9 @@ def test_each_block_of_rows_has_the_optimum_of_its_own(loss, generator) -> None:
 
 
 @pytest.mark.parametrize("loss", LOSSES[:6], ids=name_of)
-def test_a_generic_solver_agrees(loss, generator) -> None:
+def test_a_generic_solver_agrees(loss, cpu_generator) -> None:
     """Hinges as quadratic programs with slacks; smooth losses by quasi-Newton steps."""
-    features, targets = case(loss, generator, N=10, P=2)
+    features, targets = case(loss, cpu_generator, N=10, P=2)
     found = solve(features, targets, loss, NU, tolerance=1e-8, max_passes=10_000)
     if isinstance(loss, SquaredHinge | Logistic):
         expected = smooth_minimum(features, targets, loss)
@@ -266,11 +267,11 @@ def slack_minimum(features: np.ndarray, targets: np.ndarray, loss: Loss) -> np.n
     return found.x[: P * C].reshape(P, C)
 
 
-def test_liblinear_has_the_same_weights(generator) -> None:
+def test_liblinear_has_the_same_weights(cpu_generator) -> None:
     """A weight is l w at C0 = 2 c nu^2 / l, and w at C0 = 2 c nu^2."""
     tight = {"fit_intercept": False, "tol": 1e-9, "max_iter": 1_000_000, "random_state": 0}
     for loss in (Hinge(0.4, 0.8), CrammerSinger(0.3, 1.4), EpsilonInsensitive(0.4, 0.2)):
-        features, targets = case(loss, generator, N=60)
+        features, targets = case(loss, cpu_generator, N=60)
         found = solve(features, targets, loss, NU, tolerance=1e-13, max_passes=200_000).weights
         X, strength, margin = features.numpy(), 2 * loss.strength * NU**2, getattr(loss, "margin", 1.0)
         if isinstance(loss, EpsilonInsensitive):
@@ -292,7 +293,7 @@ def test_it_goes_on_from_any_start(loss, generator) -> None:
     close(again.weights, found.weights, 1e-12)
     none = solve(features, targets, loss, NU, start=found.tilt, tolerance=0.0, max_passes=0)
     assert none.gap == pytest.approx(found.gap, abs=1e-12)
-    wild = 10 * torch.randn(targets.shape, generator=generator, dtype=torch.float64)
+    wild = 10 * torch.randn(targets.shape, generator=generator, device=targets.device, dtype=torch.float64)
     far = solve(features, targets, loss, NU, start=wild, tolerance=1e-5, max_passes=5_000)
     assert far.gap <= 1e-5
     close(far.weights, found.weights, 2e-2)
@@ -337,9 +338,46 @@ def test_few_rows_that_are_nearly_parallel_are_solved(loss, generator) -> None:
     for _ in range(10):
         features, targets = case(loss, generator, N=6, P=3)
         features = torch.cat([features.new_ones(6, 1), 3.0 + 0.1 * features], 1)
-        found = solve(features, targets, loss, 1.0, row_weights=1 + torch.arange(6.0).double(), tolerance=1e-10)
+        counts = torch.arange(1.0, 7.0, device=features.device).double()
+        found = solve(features, targets, loss, 1.0, row_weights=counts, tolerance=1e-10)
         assert found.gap <= 1e-10
-        assert found.num_passes <= 600  # turns, and then few steps
+        assert found.num_passes <= (600 if features.device.type == "cpu" else 1000)  # turns, and then few steps
+
+
+@pytest.mark.parametrize(
+    "loss", [SquaredHinge(20.0), SquaredHinge(0.6, 1.5), Masked(OneVsRest(SquaredHinge(2.0)))], ids=repr
+)
+def test_newton_steps_of_the_primal_find_what_turns_do(loss, cpu_generator, monkeypatch) -> None:
+    features, targets = case(loss, cpu_generator, N=200)
+    features = (features > 0).double() + 1e-3 * features
+    counts = 0.3 + torch.rand(200, generator=cpu_generator, dtype=torch.float64)
+    start = torch.rand(targets.shape, generator=cpu_generator, dtype=torch.float64)
+    given = {"row_weights": counts, "tolerance": 1e-12, "start": start}
+    turns = solve(features, targets, loss, NU, max_passes=10_000, **given)
+    monkeypatch.setattr(host, "on_cpu", lambda like: False)
+    found = solve(features, targets, loss, NU, max_passes=12, **given)
+    assert found.gap <= 1e-12
+    assert found.num_passes < 12
+    close(found.weights, turns.weights, 1e-6)
+    close(found.weights, NU**2 * features.T @ found.tilt, 1e-9)
+    problem = duals.Problem(features, targets, loss, NU, counts)
+    tilt = problem.feasible(start)
+    gaps = [solve(features, targets, loss, NU, max_passes=most, **given).gap for most in range(3)]
+    assert gaps[0] >= gaps[1] >= gaps[2]
+    assert gaps[0] == pytest.approx(problem.gaps(features @ problem.weights(tilt), tilt)[1])  # of the start
+
+
+def test_a_newton_step_never_raises_the_primal(cpu_generator) -> None:
+    """Not even along a direction that points uphill."""
+    loss = OneVsRest(SquaredHinge(2.0))
+    problem = duals.Problem(*case(loss, cpu_generator), loss, NU, None)
+    for size in (1e-3, 1.0, 1e6):
+        weights, direction = size * torch.randn(2, 4, 3, generator=cpu_generator, dtype=torch.float64)
+        moved = primal_newton._lower(problem, weights, direction)
+        assert (primal_newton._primal(problem, moved) <= primal_newton._primal(problem, weights)).all()
+        slope = jacobian(partial(primal_newton._primal, problem), weights).sum(0)
+        moved = primal_newton._lower(problem, weights, 1e3 * slope)  # too far down
+        assert (primal_newton._primal(problem, moved) < primal_newton._primal(problem, weights)).all()
 
 
 @pytest.mark.parametrize("loss", [Hinge(), OneVsRest(Hinge())], ids=name_of)
@@ -381,6 +419,6 @@ def test_nearly_alike_points_are_solved_to_rounding(loss, generator) -> None:
     """Features that are nearly bits, as those of latent features: in turns their gap falls as one over the passes."""
     features, targets = case(loss, generator, N=400, P=5)
     bits = (features > 0).double() + 1e-6 * features
-    counts = 0.3 + torch.rand(400, generator=generator, dtype=torch.float64)
+    counts = 0.3 + torch.rand(400, generator=generator, device=generator.device, dtype=torch.float64)
     found = solve(bits, targets, loss, NU, row_weights=counts, tolerance=1e-9, max_passes=300)
     assert found.gap <= 1e-9

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch.distributions import MultivariateNormal, kl_divergence
@@ -202,8 +204,9 @@ def test_score_moments_and_kl_are_the_gaussians(problem, few) -> None:
 
 def test_variances_in_single_precision_do_not_cancel(generator) -> None:
     """Many ridges over nearly the same two columns: the variance is far below the entries of the covariance."""
-    features = torch.randn(200, 1, generator=generator, dtype=torch.float64) + torch.tensor([0.0, 1e-3]).double()
-    ones = torch.ones(200, 20, 1, dtype=torch.float64)
+    like: Any = {"device": generator.device, "dtype": torch.float64}
+    features = torch.randn(200, 1, generator=generator, **like) + torch.tensor([0.0, 1e-3], **like)
+    ones = torch.ones(200, 20, 1, **like)
     ridge = Ridge.of_natural(*soft_natural(features, 1e2 * ones, ones, ones[..., 0], weight_scale=10.0))
     single = Ridge(ridge.mean.float(), ridge.precision_tril.float())
     exact = torch.einsum("np,pq,nq->n", features, covariance(ridge, 0, 0), features)

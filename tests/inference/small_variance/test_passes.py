@@ -72,25 +72,25 @@ def test_blocks_whose_rows_have_streams_of_their_own_find_the_same(monkeypatch) 
 
 
 @pytest.mark.parametrize("total", [8, 29, 70, 71])
-def test_draws_for_the_rows_of_all_do_not_depend_on_who_has_them(generator, monkeypatch, total) -> None:
+def test_draws_for_the_rows_of_all_do_not_depend_on_who_has_them(cpu_generator, monkeypatch, total) -> None:
     monkeypatch.setattr(collectives, "_BLOCK", 10)
-    asked, before = list[int](), generator.get_state()
+    asked, before = list[int](), cpu_generator.get_state()
 
     def draw(number, stream):
         asked.append(number)
         return torch.rand(number, 2, generator=stream)
 
     def of(start, stop):
-        generator.set_state(before)
-        return own_draws(stop - start, draw, generator, (start, total))
+        cpu_generator.set_state(before)
+        return own_draws(stop - start, draw, cpu_generator, (start, total))
 
-    whole, after = of(0, total), generator.get_state()
+    whole, after = of(0, total), cpu_generator.get_state()
     assert whole.unique().numel() == 2 * total
     for start, stop in itertools.pairwise([0, total // 3, total // 2, total // 2, total, total]):
         asked.clear()
         assert torch.equal(of(start, stop), whole[start:stop])
         assert sum(asked) <= stop - start + 18
-        assert torch.equal(generator.get_state(), after)
+        assert torch.equal(cpu_generator.get_state(), after)
 
 
 def test_few_rows_of_a_source_are_fitted_as_a_tensor() -> None:
@@ -99,32 +99,32 @@ def test_few_rows_of_a_source_are_fitted_as_a_tensor() -> None:
     assert torch.equal(found.samples["assignments"], whole.samples["assignments"])
 
 
-def test_functions_over_blocks_have_sums_and_draws_of_all_rows(generator) -> None:
+def test_functions_over_blocks_have_sums_and_draws_of_all_rows(cpu_generator) -> None:
     parts, calls = [torch.tensor([1.0, 2.0]), torch.tensor([5.0])], [0, 0]
     starts = [0, 2]
-    before = generator.get_state()
-    whole = torch.rand(3, generator=generator), torch.rand(2, generator=generator)
-    after = generator.get_state()
-    generator.set_state(before)
+    before = cpu_generator.get_state()
+    whole = torch.rand(3, generator=cpu_generator), torch.rand(2, generator=cpu_generator)
+    after = cpu_generator.get_state()
+    cpu_generator.set_state(before)
 
     def work(place):
         def counted(power):
             calls[power - 1] += 1
             return all_sum((parts[place] ** power).sum())
 
-        noise = own_draws(len(parts[place]), lambda n, stream: torch.rand(n, generator=stream), generator)
+        noise = own_draws(len(parts[place]), lambda n, stream: torch.rand(n, generator=stream), cpu_generator)
         sums = each([lambda: counted(1), lambda: counted(2)])
-        shared = once(lambda: torch.rand(2, generator=generator) + 0 * all_sum(sums[0]))
+        shared = once(lambda: torch.rand(2, generator=cpu_generator) + 0 * all_sum(sums[0]))
         return noise, torch.stack(sums), shared, all_largest(parts[place].max())
 
-    found = passes.over_blocks(lambda: range(2), 2, work, generator)
+    found = passes.over_blocks(lambda: range(2), 2, work, cpu_generator)
     for place, (noise, sums, shared, largest) in enumerate(found):
         assert torch.equal(noise, whole[0][starts[place] :][: len(parts[place])])
         assert sums.tolist() == [8.0, 30.0]
         assert largest == 5.0
         assert torch.equal(shared, whole[1])
     assert calls == [3, 3]  # on each block, and once more when the sum is known
-    assert torch.equal(generator.get_state(), after)
+    assert torch.equal(cpu_generator.get_state(), after)
 
 
 FEWEST = {

@@ -61,10 +61,10 @@ def test_rows_between_two_centres_are_costed_in_full(generator) -> None:
     assert not found.any()  # a tie is the first one's
 
 
-def test_few_rows_of_clear_components_are_costed_in_full(generator, monkeypatch) -> None:
-    problem, _, weights = setting(generator, with_labels=True)
-    centers = 20 * torch.randn(K, D, generator=generator, device=generator.device, dtype=torch.float64)
-    X = problem.X + centers[torch.randint(K, (N,), generator=generator, device=generator.device)]
+def test_few_rows_of_clear_components_are_costed_in_full(cpu_generator, monkeypatch) -> None:
+    problem, _, weights = setting(cpu_generator, with_labels=True)
+    centers = 20 * torch.randn(K, D, generator=cpu_generator, device=cpu_generator.device, dtype=torch.float64)
+    X = problem.X + centers[torch.randint(K, (N,), generator=cpu_generator, device=cpu_generator.device)]
     problem, costed = replace(problem, X=X), list[int]()
     cheapest = assignment._cheapest
     monkeypatch.setattr(assignment, "_cheapest", lambda part, *at: costed.append(len(part.X)) or cheapest(part, *at))

@@ -107,7 +107,7 @@ def test_no_step_raises_the_objective_of_binary_columns(likelihood, missing, dev
 
 
 def test_no_step_raises_the_objective_of_weighted_rows(generator) -> None:
-    weights = 0.2 + 3 * torch.rand(40, generator=generator, dtype=torch.float64)
+    weights = 0.2 + 3 * torch.rand(40, generator=generator, device=generator.device, dtype=torch.float64)
     for loss in (Hinge(), CrammerSinger(), Ramp()):
         problem = problem_of(LinearGaussian(), loss, generator, weights=weights, feature_map=Standardized())
         assert_no_step_raises(problem, generator)
@@ -216,12 +216,12 @@ def test_features_do_not_follow_noise_in_the_labels() -> None:
 
 
 @pytest.mark.parametrize("prior", [IndianBuffetProcess, BetaBernoulli])
-def test_objective_is_the_limit_of_the_program(prior, generator) -> None:
+def test_objective_is_the_limit_of_the_program(prior, cpu_generator) -> None:
     """-tau log p of the program with its variances, strength and concentration scaled, its sticks anywhere inside.
 
     The constants of the normal densities, in tau log tau, are the same for two states of as many features.
     """
-    X, y = data_of(LinearGaussian(), CrammerSinger(), generator, N=6, D=3)
+    X, y = data_of(LinearGaussian(), CrammerSinger(), cpu_generator, N=6, D=3)
     for tau, most in ((1e-2, 0.7), (1e-4, 0.02), (1e-6, 4e-4)):
         penalty = min(1.3, 600 * tau)  # whose exponential is a number
         model = InfiniteLatentSVM(
@@ -258,9 +258,9 @@ def log_program(model, problem, state, tau: float, prior) -> float:
         return float(traced.log_prob_sum())
 
 
-def test_labels_open_features_that_no_entry_asks_for(generator) -> None:
+def test_labels_open_features_that_no_entry_asks_for(cpu_generator) -> None:
     """X is noise: nothing but the proposals by labels finds a feature."""
-    X = torch.randn(30, 4, generator=generator, dtype=torch.float64)
+    X = torch.randn(30, 4, generator=cpu_generator, dtype=torch.float64)
     y = torch.arange(30) % 2
     model = InfiniteLatentSVM(
         LinearGaussian(offset=0.0, noise_variance=100.0), Hinge(3.0), weight_scale=3.0, feature_map=None
@@ -299,12 +299,14 @@ def test_penalty_from_a_number_finds_the_true_features() -> None:
 
 def test_penalties_grow_with_the_rows_and_fall_with_the_number(generator) -> None:
     problem = problem_of(LinearGaussian(), Hinge(), generator)
-    twice = replace(problem, data=problem.data.rows(torch.arange(40).repeat(2)))
-    many, few = (natural_penalty(problem, number, torch.Generator().manual_seed(0)) for number in (4, 1))
+    twice = replace(problem, data=problem.data.rows(torch.arange(40, device=generator.device).repeat(2)))
+    many, few = (
+        natural_penalty(problem, number, torch.Generator(generator.device).manual_seed(0)) for number in (4, 1)
+    )
     assert 0 < many < few
-    doubled = natural_penalty(twice, 1, torch.Generator().manual_seed(0))
+    doubled = natural_penalty(twice, 1, torch.Generator(generator.device).manual_seed(0))
     assert 1.2 * few < doubled < 3 * few
-    assert 0 < single_penalty(problem, 2, torch.Generator().manual_seed(0)) < few
+    assert 0 < single_penalty(problem, 2, torch.Generator(generator.device).manual_seed(0)) < few
 
 
 def test_single_creation_opens_features_only_where_a_row_alone_pays() -> None:
@@ -324,8 +326,8 @@ def test_single_creation_opens_features_only_where_a_row_alone_pays() -> None:
 @pytest.mark.parametrize("loss", [Hinge(), CrammerSinger(), Ramp()], ids=name_of)
 def test_weights_are_repeated_rows(loss, generator) -> None:
     """Every step, with the same random numbers, and the objective."""
-    weights = torch.tensor([1.0, 2.0, 1.0, 3.0] * 10, dtype=torch.float64)
-    rows = torch.arange(40).repeat_interleave(weights.long())
+    weights = torch.tensor([1.0, 2.0, 1.0, 3.0] * 10, dtype=torch.float64, device=generator.device)
+    rows = torch.arange(40, device=generator.device).repeat_interleave(weights.long())
     problem = problem_of(LinearGaussian(), loss, generator, weights=weights)
     data = problem.data.rows(rows)
     copies = replace(problem, data=replace(data, weights=None))
@@ -333,7 +335,7 @@ def test_weights_are_repeated_rows(loss, generator) -> None:
     other = replace(state, features=state.features[rows], tilt=state.tilt[rows])
     for seed in range(3):
         state, other = (
-            fit.refit(bits.move_bits(one, of, torch.Generator().manual_seed(seed)), of, thorough=True)
+            fit.refit(bits.move_bits(one, of, torch.Generator(generator.device).manual_seed(seed)), of, thorough=True)
             for one, of in ((state, problem), (other, copies))
         )
         assert torch.equal(state.features[rows], other.features)

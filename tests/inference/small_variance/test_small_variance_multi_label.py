@@ -128,11 +128,11 @@ def fitted(state: LabelDescent, problem: LabelProblem) -> LabelDescent:
     return found
 
 
-def test_each_block_of_the_coupled_descent_lowers_the_objective(generator) -> None:
+def test_each_block_of_the_coupled_descent_lowers_the_objective(cpu_generator) -> None:
     restarts, problem = coupled(penalty=6.0, scale=0.4)
-    first = restarts.first(generator)
+    first = restarts.first(cpu_generator)
     torch.testing.assert_close(first.bits, HOLES, equal_nan=True)
-    state = restarts.sweep(first, generator)
+    state = restarts.sweep(first, cpu_generator)
     for _ in range(3):
         for block in (bits.explain, partial(bits.explain, moves=False), fitted):
             moved = block(state, problem)
@@ -142,11 +142,11 @@ def test_each_block_of_the_coupled_descent_lowers_the_objective(generator) -> No
         assert torch.equal(state.bits.isnan(), HOLES.isnan())
 
 
-def test_bits_are_the_cheapest_of_all(generator) -> None:
+def test_bits_are_the_cheapest_of_all(cpu_generator) -> None:
     """Against every pair of bits, one label at a time, and every component for each point."""
     model, data = BNMC(loss=Hinge(), joint="and").prepare(X[:40], Y[:40])
     restarts = restarts_of(model, data, penalty=0.6, scale=0.1)
-    state = after(restarts, 1, generator)
+    state = after(restarts, 1, cpu_generator)
     shrunk = torch.cat([0.2 * state.centers[:, :2], state.centers[:, 2:]], 1)  # or each point is where it is cheapest
     state = replace(state, centers=shrunk)
     moved = bits.explain(state, restarts.problem)
@@ -182,10 +182,10 @@ def settled(restarts: LabelRestarts, generator) -> LabelDescent:
 
 @pytest.mark.parametrize("weights", [None, COPIES[:12]], ids=["once", "weighed"])
 @BINARY
-def test_the_move_of_a_point_is_the_best_of_all(loss, weights, generator) -> None:
+def test_the_move_of_a_point_is_the_best_of_all(loss, weights, cpu_generator) -> None:
     """Against each of them, with J at the centres that follow."""
     restarts, problem = coupled(slice(12), loss, weights, penalty=60.0, scale=0.4)
-    data, stirred = problem.data, settled(restarts, generator)
+    data, stirred = problem.data, settled(restarts, cpu_generator)
     alone = (stirred.assignments % 2).index_fill(0, torch.tensor(0), 2)
     for state in (stirred, bits.refit(replace(stirred, assignments=alone), problem)):
         means, scores = problem.label_means(state), data.features @ state.classifiers
@@ -206,10 +206,10 @@ def test_the_move_of_a_point_is_the_best_of_all(loss, weights, generator) -> Non
 
 
 @WEIGHED
-def test_absences_of_one_component_are_explained_together(weights, generator) -> None:
+def test_absences_of_one_component_are_explained_together(weights, cpu_generator) -> None:
     restarts, problem = coupled(weights=weights, penalty=60.0, scale=0.4)
-    state = settled(restarts, generator)
-    least = moves.switch_labels(state, problem, generator)
+    state = settled(restarts, cpu_generator)
+    least = moves.switch_labels(state, problem, cpu_generator)
     for label, component, way in itertools.product(range(2), range(2), moves._WAYS):
         moved = (HOLES[:, label] == 0) & (least.assignments == component)
         turned = moves._switched(least, moved, label, way, problem)
@@ -221,32 +221,32 @@ def test_absences_of_one_component_are_explained_together(weights, generator) ->
     absent = (HOLES[:, 0] == 0) & (least.assignments == 0)
     wrong[0][absent, 0], wrong[1][absent, 0] = 1.0, -1.0
     wrong = fitted(bits.refit(replace(least, bits=wrong[0], signs=wrong[1]), problem), problem)
-    again = moves.switch_labels(wrong, problem, generator)
+    again = moves.switch_labels(wrong, problem, cpu_generator)
     assert least.objective <= state.objective
     assert again.objective <= wrong.objective
     torch.testing.assert_close(again.objective, least.objective, rtol=1e-3, atol=0.0)
 
 
-def test_a_descent_whose_bits_still_change_goes_on(generator) -> None:
+def test_a_descent_whose_bits_still_change_goes_on(cpu_generator) -> None:
     restarts, _ = coupled(penalty=6.0)
-    state = restarts.first(generator)
+    state = restarts.first(cpu_generator)
     for _ in range(50):
-        state = restarts.sweep(state, generator)
+        state = restarts.sweep(state, cpu_generator)
         if state.converged:
             break
-    again = restarts.sweep(state, generator)
+    again = restarts.sweep(state, cpu_generator)
     assert all((state.settled, state.converged, again.settled, again.converged))
     ones = torch.where(HOLES.isnan(), HOLES, 1.0)  # bits that are not the cheapest
     assert (state.bits != ones)[~HOLES.isnan()].sum() > 1
-    moved = restarts.sweep(replace(state, bits=ones), generator)
+    moved = restarts.sweep(replace(state, bits=ones), cpu_generator)
     assert not moved.settled
     assert not moved.converged
     torch.testing.assert_close(moved.objective, again.objective)
 
 
-def test_classifiers_that_cost_less_than_the_solution_up_to_its_gap_stay(generator) -> None:
+def test_classifiers_that_cost_less_than_the_solution_up_to_its_gap_stay(cpu_generator) -> None:
     restarts, problem = coupled(penalty=6.0)
-    state, model = after(restarts, 1, generator), problem.model
+    state, model = after(restarts, 1, cpu_generator), problem.model
     best = solve(problem.data.features, state.signs, model.loss, model.weight_scale, tolerance=1e-9).weights
     state = replace(state, classifiers=best, tilt=torch.zeros_like(state.tilt))
     moved = fitted(state, problem)
