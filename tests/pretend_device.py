@@ -175,7 +175,7 @@ def _require_one_device(function: Any, args: Any, tensors: list[Tensor]) -> None
         tensors = [args[0], *args[2:3]]
     for tensor in tensors:
         if not isinstance(tensor, Elsewhere) and (strict or tensor.ndim):
-            raise RuntimeError(f"{function}: not all tensors are on the same device; one of shape {list(tensor.shape)} is not.")
+            raise RuntimeError(f"{function}: not all are on the same device; a tensor {list(tensor.shape)} is not.")
 
 
 def _tensors(parts: Iterable[Any]) -> Iterator[Tensor]:
