@@ -85,12 +85,14 @@ class PosteriorEstimator(TransformerMixin, PartsEstimator, auto_wrap_output_keys
         self.inference = inference
 
     def defaults(self) -> tuple[Any, Backend]:
-        """What None stands for."""
+        """The model and the backend of an estimator that was given none."""
         raise NotImplementedError
 
     def variational(self) -> SVI | None:
-        """What serves topics and latent features, of which small variance keeps few or none: SVI, by the rule that the
-        loss has, until predictions have settled; None for other models."""
+        """The default SVI for topics and latent features, of which small variance keeps few; None for other models.
+
+        It takes the rule that the loss allows, and its tolerance lets predictions settle.
+        """
         if not (self.is_of(TopicData) or self.is_of(FeatureData)):
             return None
         expected = getattr(getattr(self.model, "loss", None), "has_expectation", True)

@@ -36,7 +36,7 @@ def class_weights(
         )
     found = {label: class_weight.get(label, 1.0) for label in classes.tolist()}
     unknown = [label for label in class_weight if label not in found]
-    if unknown and found.keys() - class_weight.keys():  # a class that is merely absent from a fold is no slip
+    if unknown and found.keys() - class_weight.keys():  # a class that is absent from a fold is no mistake
         raise ValueError(f"class_weight has a weight for {unknown[0]!r}; the classes in y are {list(found)}.")
     for label, weight in found.items():
         if not (isinstance(weight, int | float | np.number) and 0 < weight < np.inf):
@@ -45,8 +45,7 @@ def class_weights(
 
 
 def whole(factors: NDArray[np.float64], taker: str, mend: str) -> NDArray[np.float64]:
-    """Weights [L] as whole numbers of at least 1, which `taker` asks for; warns, and says what to do, if that changes
-    them."""
+    """Round weights [L] to whole numbers of at least 1, as `taker` needs; a warning says so if that changes them."""
     rounded: NDArray[np.float64] = np.maximum(np.rint(factors), 1.0)
     if (rounded != factors).any():
         warn(

@@ -41,8 +41,7 @@ def covarying(model: Any, inference: Backend, rows: NDArray[Any], weights: NDArr
 
 
 def covaries(rows: NDArray[Any], weights: NDArray[np.float64] | None) -> bool:
-    """Whether a few steps of SVI on some of the rows [N, D] reach a higher bound of the log evidence of a mixture with
-    full covariances than with independent columns."""
+    """Whether full covariances reach a higher ELBO than independent columns, by a few steps of SVI on rows [N, D]."""
     if not 1 < rows.shape[1] <= _MOST_COLUMNS:
         return False
     counted = np.arange(len(rows)) if weights is None else np.flatnonzero(weights)
@@ -64,7 +63,7 @@ _NUM_PILOT, _NUM_PILOT_STEPS, _MOST_COLUMNS = 400, 6, 32  # a step with full cov
 
 
 def _has_density(estimator: Clusterer) -> bool:
-    """Whether fits have a density, as all have but those of the small-variance limit."""
+    """Whether the fit has a predictive density; only small variance has none."""
     return getattr(estimator.inference, "kind", "") != "objective"
 
 

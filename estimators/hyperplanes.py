@@ -1,8 +1,8 @@
-"""The classifiers of components that stay as they are, at one strength and weight scale after another.
+"""The classifiers of fixed components at one strength and weight scale after another.
 
-Each component is a dual problem of its own rows (`inference.duals`), which starts from the tilts of the setting before.
-Where there are fewer rows than features they are solved in the space of the rows, where rows have the same products;
-the tilts give the weights.
+Each component is a dual problem of its own rows (`inference.classifiers.duals`), which starts from the tilts of the
+setting before. With fewer rows than features it is solved in the space of the rows, where inner products of rows are
+the same; the tilts then give the weights.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ..models.losses.base import Loss
 
 
 class Hyperplanes:
-    """What is the same at all settings, and where the last solution left the duals.
+    """The rows of each component, which all settings share, and the tilts of the last solution.
 
     Parameters
     ----------
     data : N points with P features and C scores
-    labels : their components [N], 0..K-1, each with some
+    labels : the component [N] of each point, 0..K-1; none of them is empty
     """
 
     def __init__(self, data: Data, labels: Tensor) -> None:
@@ -52,7 +52,7 @@ class Hyperplanes:
 
 
 def has_dual(loss: Loss) -> bool:
-    """Whether classifiers with this loss have duals to start from: it is convex, and scores have a factor each."""
+    """Whether the loss has a dual that can be warm-started: it is convex, and each score has a factor of its own."""
     return loss.has_conjugate and not loss.meets
 
 

@@ -1,4 +1,4 @@
-"""Folds by which the probabilities of an estimator are calibrated, and those of rows with label sets."""
+"""Folds for calibration of an estimator's probabilities, and folds of rows with label sets."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .rows import deal, sort_rows
 
 
 def deal_rows(X: Any, targets: Any, number: int) -> NDArray[np.int64]:
-    """The fold [N] of each row of X [N, D] with labels [N, C] of 0 and 1, NaN where missing; equal rows are in one.
+    """The fold [N] of each row of X [N, D] with labels [N, C] of 0 and 1, NaN where missing; equal rows share a fold.
 
-    Different rows are dealt out in the order of the rarest label that they have, so that folds share it evenly.
+    Rows are dealt out in the order of the rarest label that they have, so that each label is spread evenly.
     """
     different = sort_rows(X, targets, None, merge=True)
     labels: Any = different.y
@@ -29,7 +29,7 @@ def deal_rows(X: Any, targets: Any, number: int) -> NDArray[np.int64]:
 
 
 def number_of_folds(name: str, given: Any, auto: int | None) -> int | None:
-    """The number of folds that a user asks for, `auto` of "auto"; None: none. ValueError on anything else."""
+    """The number of folds that a user asks for: `auto` for "auto", None for no folds. ValueError on anything else."""
     if isinstance(given, str) and given == "auto":
         return auto
     if isinstance(given, str):
@@ -39,14 +39,16 @@ def number_of_folds(name: str, given: Any, auto: int | None) -> int | None:
 
 
 def can_be_fitted(fold: NDArray[np.int64]) -> bool:
-    """Whether there are two folds, and two rows outside of each, to fit."""
+    """Whether there are at least two folds, and at least two rows outside of each to fit."""
     sizes = np.bincount(fold)
     return len(sizes) > 1 and bool((len(fold) - sizes >= 2).all())
 
 
 def taught(targets: Any, seen: Any) -> NDArray[Any]:
-    """Labels [n, C] of the rows of a fold, dense; NaN too of those that a fit to labels `seen` [m, C] saw always, or
-    never: what it says of them tells nothing of what a fit to more rows says."""
+    """Dense labels [n, C] of a held-out fold, with NaN for labels that the fit to `seen` [m, C] had in all or no rows.
+
+    Such a fit cannot tell how well a fit to all rows predicts these labels.
+    """
     if scipy.sparse.issparse(targets):
         targets, known = targets.toarray(), seen.shape[0]  # a sparse matrix misses none
     else:

@@ -1,4 +1,4 @@
-"""Labels that a user gives for rows: which are label sets, and what is missing of them."""
+"""Tells label sets from classes in the labels that a user gives, and finds the missing ones."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from .reading import missing_in
 
 
 def missing_labels(labels: Any) -> Any:
-    """Where labels [...] are NaN; a sparse matrix misses none."""
+    """Where labels [...] are NaN; a sparse matrix has no missing labels."""
     return np.zeros(labels.shape, dtype=bool) if scipy.sparse.issparse(labels) else missing_in(labels)
 
 
 def is_matrix(labels: Any, classes: ArrayLike | None) -> bool:
-    """Whether labels [N] or [N, L] are label sets: they have columns, or one of 0, 1 and what is missing alone, without
-    the `classes` of a vector."""
+    """Whether labels [N] or [N, L] are label sets and not a vector of classes.
+
+    A matrix of several columns is. A matrix of one column is if it has only 0, 1 and missing labels, and the user names
+    no `classes`.
+    """
     if labels.ndim == 1 or labels.shape[1] > 1 or classes is not None:
         return labels.ndim == 2 and bool(labels.shape[1] > 1)
     values = labels.data if scipy.sparse.issparse(labels) else labels
@@ -26,7 +29,7 @@ def is_matrix(labels: Any, classes: ArrayLike | None) -> bool:
 
 
 def with_holes(labels: Any) -> Any:
-    """Label sets [N, L] with NaN where they have -1, which sparse ones have not; ValueError on -1 and 1 alone."""
+    """Replace -1 by NaN in dense label sets [N, L]; ValueError if there is -1 and 1 but no 0."""
     if scipy.sparse.issparse(labels) or not (missing := labels == -1).any():
         return labels
     if (labels == 1).any() and not (labels == 0).any():

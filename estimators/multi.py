@@ -46,9 +46,9 @@ class _TaskEstimator(PosteriorEstimator):
     default_data: type[Any] = TaskData
 
     def fitted(self, parts: tuple[Any, Backend], X: Any, targets: Any, *, held_out: bool = False) -> Any:
-        """The posterior of X [N, D] and targets [N, M], both dense or X sparse; dense rows in an order of their own.
+        """The posterior of X [N, D], dense or sparse, and targets [N, M]; dense rows are put in a canonical order.
 
-        A fit by which others are calibrated is never returned in part: Ctrl-C is raised.
+        A fit with `held_out` rows serves calibration and must be complete: Ctrl-C is raised.
         """
         model, inference = parts
         rows = sort_rows(X, targets.astype(X.dtype), None, merge=False)
@@ -226,8 +226,10 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
             yield posterior.held_out(X[held], taught(targets[held], targets[seen]))
 
     def read_labels(self, X: Any, y: Any, classes: ArrayLike | None, *, first: bool = True) -> Any:
-        """0 and 1 [N, L], NaN where missing, of labels as a user gives them, all of which are `classes` if there are
-        such, and of the form of the `first` ones; sparse if they and X [N, D] are."""
+        """The user's labels as 0 and 1 [N, L], NaN where missing; sparse if they and X [N, D] are sparse.
+
+        `classes`, if given, are all labels. Later batches must have the form of the `first` one.
+        """
         labels = self._labels(y)
         named("X and y", lambda: check_consistent_length(X, labels))
         if scipy.sparse.issparse(labels) and not scipy.sparse.issparse(X):

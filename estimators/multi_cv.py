@@ -95,8 +95,10 @@ class MultiLabelClassifierCV(Search, MultiLabelClassifier):
         return self
 
     def fitted(self, parts: tuple[Any, Any], X: Any, targets: Any, *, held_out: bool = False) -> Any:
-        """The fit of `MultiLabelClassifier`; classifiers beside one mixture go on to where those of the search ended,
-        by which they are calibrated."""
+        """The fit of `MultiLabelClassifier`; classifiers beside one mixture then converge as those of the search did.
+
+        The calibration comes from the search, so both must be alike.
+        """
         posterior = super().fitted(parts, X, targets, held_out=held_out)
         if not shares_mixture(parts):
             return posterior

@@ -197,8 +197,7 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         return np.searchsorted(self.classes_, labels)
 
     def _parts_for(self, num_rows: float, num_columns: int) -> tuple[Any, Backend]:
-        """The parts; by default no more components than so many rows can have classifiers for, and weights no larger
-        than so many rows can tell."""
+        """The model and the backend; defaults limit the components and the weight scale by the number of rows."""
         model, inference = self.parts()
         if self.inference is None and isinstance(inference, SmallVariance):
             most = int(num_rows) // (_ROWS * (num_columns + 1))

@@ -1,8 +1,8 @@
-"""Paths of fits through strengths and weight scales, from components that the rows alone have shown.
+"""Fits of a search along a path of strengths and weight scales, which start from components found without targets.
 
-Where labels may start a descent and the loss has a dual, the components are found once, at the first step of a path:
-the further ones change the classifiers alone, from the duals of the step before (`hyperplanes`). So do those of label
-sets beside one mixture, from its variational classifiers.
+Where a descent may start from given assignments and the loss has a dual, the components are found once, at the first
+step of a path. Further steps change the classifiers alone and start from the duals of the step before (`hyperplanes`).
+For label sets beside one mixture, further steps start from the variational classifiers of the step before.
 """
 
 from __future__ import annotations
@@ -48,8 +48,7 @@ class Rows(NamedTuple):
 
 
 def components(parts: tuple[Any, Any], numbers: tuple[int | None, ...], rows: Rows) -> Starts:
-    """Components [N] of the rows, without their targets, at penalties that aim at so many of them; none where fits do
-    not start from such."""
+    """The components [N] of the rows without their targets, for each wanted number; empty if fits take no start."""
     model, inference = parts
     if not takes_start(parts):
         return {}
@@ -68,15 +67,15 @@ def components(parts: tuple[Any, Any], numbers: tuple[int | None, ...], rows: Ro
 
 
 def searching(inference: Any) -> Any:
-    """The backend as a search has it: one descent a fit, unless it asks for another number of them."""
+    """The backend that a search fits with: one descent in each fit, unless the user set `num_restarts`."""
     return inference.replace(num_restarts=1) if getattr(inference, "num_restarts", None) == "auto" else inference
 
 
 def path(parts: tuple[Any, Any], start: NDArray[np.int64] | None, steps: list[Step], rows: SortedRows) -> Iterator[Any]:
-    """Posteriors at each (strength, weight scale), from components [N] of the rows of the user.
+    """The posterior at each (strength, weight scale), from the components [N] of the user's rows.
 
-    None: each fit is its own, but that those of label sets share a mixture in which their classifiers have no say. A
-    loss without a dual has a descent at each step, from the components of the one before.
+    Without a start (None) every step is a fit of its own; label sets share one mixture, on which their classifiers have
+    no influence. If the loss has no dual, each step is a descent from the components of the step before.
     """
     model, inference = parts
     if start is None and shares_mixture(parts):
@@ -97,7 +96,7 @@ def path(parts: tuple[Any, Any], start: NDArray[np.int64] | None, steps: list[St
 
 
 def at(model: Any, strength: float | None, weight_scale: float) -> Any:
-    """The model with this strength, if its loss has one, and weight scale; they are checked where a search begins."""
+    """The model with this weight scale and, if its loss has one, this strength; the search has checked both."""
     found, name = model.replace(weight_scale=weight_scale), strength_of(model)
     if name is not None and strength is not None:
         found.loss = clone(model.loss).set_params(**{name.removeprefix("loss__"): strength})
@@ -111,8 +110,7 @@ def takes_start(parts: tuple[Any, Any]) -> bool:
 
 
 def varied(parts: tuple[Any, Any], setting: dict[str, Any]) -> tuple[Any, Any]:
-    """The model and the backend with what a setting says of them, but for the steps of a path and the components of a
-    start."""
+    """The model and the backend at a setting, without strength and weight scale (steps of a path) and the start."""
     model, inference = parts
     named = {name: setting[part] for part, name in _NAMES.items() if setting.get(part) is not None}
     number = setting.get("num_components")
@@ -144,8 +142,10 @@ def has_length_scale(model: Any) -> bool:
 
 
 def decide(posterior: Any, X: Any, temperatures: tuple[float, ...]) -> list[NDArray[Any]]:
-    """Decisions [n] or [n, L] of a posterior for rows [n, D] at each temperature; 0: as it is, and so is one component
-    at any."""
+    """Decisions [n] or [n, L] for rows [n, D] at each temperature; 0 leaves the posterior as it is.
+
+    With one component all temperatures give the same decisions.
+    """
     if len(temperatures) > 1 and posterior.num_components == 1:
         return decide(posterior, X, (0.0,)) * len(temperatures)
     tempered = (posterior.tempered(each) if each else posterior for each in temperatures)
@@ -153,7 +153,7 @@ def decide(posterior: Any, X: Any, temperatures: tuple[float, ...]) -> list[NDAr
 
 
 def _with_duals(parts: tuple[Any, Any], labels: Tensor, steps: list[Step], rows: SortedRows) -> Iterator[Any]:
-    """One descent, at the first step, and the classifiers of its components at all; one component needs none."""
+    """One descent at the first step; then the classifiers of its components at every step, from duals."""
     (model, backend), first = parts, at(parts[0], *steps[0])
     found = _fit(backend, first if labels.any() else _without_targets(first), rows)
     weights = None if rows.weights is None else torch.from_numpy(rows.weights)
@@ -166,14 +166,14 @@ def _with_duals(parts: tuple[Any, Any], labels: Tensor, steps: list[Step], rows:
 
 
 def shares_mixture(parts: tuple[Any, Any]) -> bool:
-    """Whether fits differ in their classifiers alone, which variational inference finds for itself."""
+    """Whether fits differ in their classifiers alone, so that one mixture of full-batch SVI serves them all."""
     model, inference = parts
     whole = isinstance(inference, SVI) and inference.batch_size is None and inference.rule == "gibbs"
     return whole and not getattr(model, "is_coupled", True)
 
 
 def _of_one_mixture(parts: tuple[Any, Any], steps: list[Step], rows: SortedRows) -> Iterator[Any]:
-    """One fit, and the classifiers of each step beside its mixture, from those of the step before."""
+    """One fit of the mixture; then the classifiers of each step, which start from those of the step before."""
     (model, inference), weights = parts, None if rows.weights is None else torch.from_numpy(rows.weights)
     found = _fit(inference, at(model, *steps[0]), rows)
     data = found.model.data(rows.X, rows.y, weights)
@@ -183,7 +183,7 @@ def _of_one_mixture(parts: tuple[Any, Any], steps: list[Step], rows: SortedRows)
 
 
 def climbed(found: Any, inference: Any, data: Any) -> Any:
-    """The posterior of a mixture whose classifiers climb on beside it, to at most `_SETTLED` nats a row and step."""
+    """The posterior after more steps of its classifiers alone, until a step gains at most `_SETTLED` nats a row."""
     q = Ridge(found.samples["classifiers"], found.samples["classifier_tril"])
     least = min(inference.tolerance or 0.0, _SETTLED) * data.total_weight
     q, _ = climb(evidence(data, found.model), q, least, inference.num_steps)
@@ -196,7 +196,7 @@ def _fit(inference: Any, model: Any, rows: SortedRows) -> Any:
 
 
 def _starting(inference: Any, labels: Tensor) -> Any:
-    """The backend that starts from the components of labels [N], and keeps them apart."""
+    """The backend that starts from the components [N] and does not merge them."""
     return inference.replace(init=labels, merge=False)
 
 

@@ -1,8 +1,8 @@
-"""Rows in an order of their own, so that a fit depends on how often each row occurs, not on where it stands.
+"""A canonical order of rows, so that a fit depends on how often each row occurs, not on where it stands.
 
-Random draws belong to places: without an order, a data set with its rows shuffled, or with a row twice in place of a
-weight of two, would be seen by other draws. Rows are sorted before the fit, and what it says of each is put back after.
-The order is that of a hash, hence as if shuffled: a scan that visits neighbours one after another mixes slowly.
+Random draws belong to positions. Without a canonical order, shuffling the rows, or a row twice in place of a weight of
+two, would change the draws that a row gets. Rows are sorted before the fit, and results are put back afterwards. The
+order is that of a hash, so that rows look shuffled: a scan that visits similar rows one after another mixes slowly.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class SortedRows:
     X: Any  # [M, D], an array or a sparse matrix
     y: NDArray[Any] | None  # [M]
     weights: NDArray[np.float64] | None  # [M]; None: all 1
-    place: NDArray[np.int64]  # [N] where each row of the user is among them
+    place: NDArray[np.int64]  # [N] the index of each row of the user among the M rows
 
     @property
     def num_different(self) -> int:
-        """How many rows there are, of which two that are alike count once if there are no others."""
+        """The number of rows, or 1 if there are only two and these are equal."""
         number: int = self.X.shape[0]
         if number != 2 or scipy.sparse.issparse(self.X):
             return number
@@ -35,10 +35,10 @@ class SortedRows:
 
 
 def sort_rows(X: Any, y: NDArray[Any] | None, weights: NDArray[np.float64] | None, *, merge: bool) -> SortedRows:
-    """Rows of X [N, D], targets y [N] and weights [N], sorted by a hash of x, and of y if it is a label.
+    """Sort rows X [N, D], targets y [N] and weights [N] by a hash of x, and of y if it is a label.
 
-    With `merge` rows that are equal become one, with their weights added up; or two if all are, as a fit takes no
-    single row. Sparse rows stay in their order.
+    With `merge` equal rows become one, whose weight is their sum. If all rows are equal they become two, as a fit needs
+    at least two rows. Sparse rows stay in their order.
     """
     if scipy.sparse.issparse(X):
         return SortedRows(X, y, weights, np.arange(X.shape[0]))
@@ -60,8 +60,8 @@ def sort_rows(X: Any, y: NDArray[Any] | None, weights: NDArray[np.float64] | Non
 
 
 def deal(different: SortedRows, key: NDArray[Any], number: int) -> NDArray[np.int64]:
-    """The fold [N] of each row of a user: different rows are dealt out in the order of a key [M], equal rows are in
-    one fold."""
+    """The fold [N] of each row of the user: different rows are dealt out in the order of a key [M]; equal rows
+    share a fold."""
     fold = np.empty(len(key), dtype=np.int64)
     fold[np.argsort(key, kind="stable")] = np.arange(len(key)) % min(number, max(1, len(key)))
     found: NDArray[np.int64] = fold[different.place]
@@ -69,8 +69,11 @@ def deal(different: SortedRows, key: NDArray[Any], number: int) -> NDArray[np.in
 
 
 def deal_groups(groups: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64], number: int) -> NDArray[np.int64]:
-    """The fold [N] of each row, whole groups [N] in one: in the order of their mean y [N], so many at a time, the
-    heaviest to the lightest fold, so that folds are alike in y and in weight."""
+    """The fold [N] of each row, such that no group [N] is split and folds are alike in y [N] and in weight.
+
+    Groups are dealt out in the order of their mean y, one to each fold in turn; of each such set of groups the heaviest
+    goes to the lightest fold.
+    """
     names, place = np.unique(groups, return_inverse=True)
     if len(names) < 2:
         raise ValueError(f"groups has one group, {names.tolist()[0]!r}; folds of whole groups need at least two.")
@@ -90,8 +93,8 @@ def deal_groups(groups: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float
 def moments(y: NDArray[Any], weights: NDArray[np.float64] | None) -> tuple[float, float]:
     """Mean and standard deviation (1 if y is constant) of numbers y [N], each counted `weights` [N] times.
 
-    They are sums over the values that y has, in order: the same, bit for bit, for rows in any order, repeated, or with
-    others of weight 0.
+    They are sums over the sorted distinct values of y. So they are the same, bit for bit, if rows are reordered or
+    repeated in place of weights, or if rows of weight 0 are added.
     """
     values, place = np.unique(y.astype(np.float64), return_inverse=True)
     counts = np.bincount(place, weights, len(values))
@@ -105,9 +108,9 @@ def moments(y: NDArray[Any], weights: NDArray[np.float64] | None) -> tuple[float
 def moments_of_tasks(y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Means [M] and standard deviations [M] of the targets y [N, M] of tasks, NaN where a row has none.
 
-    Those of tasks with few rows are drawn towards those of all tasks by as much as chance explains (`_towards_all`):
-    log variances first, then means. A task without rows has what all have in common. One whose targets are all the
-    same keeps its mean, and has 1.
+    Moments of tasks with few rows are shrunk towards those of all tasks by as much as chance explains (`_towards_all`):
+    log variances first, then means. A task without rows gets the common moments. A task whose targets are all equal
+    keeps its mean and gets a standard deviation of 1.
     """
     y = np.sort(y, axis=0)  # sums do not depend on the order of the rows
     known = ~np.isnan(y)
@@ -128,12 +131,12 @@ def moments_of_tasks(y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArr
 
 
 def _towards_all(values: NDArray[np.float64], variances: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-    """Estimates x_m [M] of known variances s_m [M] drawn towards their common value v, and that value.
+    """Shrink estimates x_m [M] with known variances s_m [M] towards their common value v; also returns v.
 
         x_m - min(1, (M - 1) / q) (x_m - v),    v = sum_m x_m / s_m / sum_m 1 / s_m,    q = sum_m (x_m - v)^2 / s_m
 
-    but none by more than two standard errors (James & Stein 1961; limited as by Efron & Morris 1972). Variances may
-    differ by any factor: how far an estimate moves depends on its own.
+    No estimate moves by more than two of its standard errors (James & Stein 1961; limited as by Efron & Morris 1972),
+    so variances may differ by any factor.
     """
     common = float(np.average(values, weights=1 / variances))
     gaps = values - common
@@ -144,17 +147,17 @@ def _towards_all(values: NDArray[np.float64], variances: NDArray[np.float64]) ->
 
 
 def in_units(mean: float, scale: float, unit: float) -> tuple[float, float]:
-    """A mean and a standard deviation of numbers that were divided by a unit, for those before; 1 if it is rounding."""
+    """Convert moments of numbers that were divided by a unit; a deviation that is only rounding becomes 1."""
     return mean * unit, scale * unit if scale > np.finfo(np.float64).eps * abs(mean) else 1.0
 
 
 def _sorted(
     X: NDArray[Any], y: NDArray[Any] | None, weights: NDArray[np.float64] | None
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Places [N] of the rows by their hashes, of equal hashes by the bytes of X and then by y, and which differ from
-    the one before. 0 and -0 are equal.
+    """The order [N] of the rows, and whether each sorted row differs from the one before [N].
 
-    Targets that are numbers are not hashed: their last bits hang on the units of y, and the order must not.
+    Rows are sorted by their hashes; rows of one hash are sorted by the bytes of X and then by y. 0 and -0 are equal.
+    Real targets are not hashed: their last bits depend on the units of y, and the order must not.
     """
     targets = [] if y is None else [*np.atleast_2d(y.T)]
     exact = all(map(_are_labels, targets))
@@ -168,7 +171,7 @@ def _sorted(
     tied = np.flatnonzero(~differs | np.append(~differs[1:], False))
     if not len(tied):
         return order, differs
-    rows = order[tied]  # the same X several times, and hardly ever another one of the same hash
+    rows = order[tied]  # almost always rows with the same X
     words = [*(_bits(column[rows]) for column in X.T), *(_in_order(column[rows]) for column in targets)]
     bits = np.column_stack([hashed[rows].byteswap(), *words])
     keys = bits.view(np.dtype((np.void, bits.itemsize * bits.shape[1]))).ravel()
@@ -179,7 +182,7 @@ def _sorted(
 
 
 def _are_labels(column: NDArray[Any]) -> bool:
-    """Whether targets [N] are the places of classes, or 0 and 1, NaN where one is missing."""
+    """Whether targets [N] are class indices, or 0 and 1 with NaN where one is missing."""
     return column.dtype.kind != "f" or bool((np.isin(column, (0, 1)) | np.isnan(column)).all())
 
 
@@ -189,8 +192,10 @@ def _apart(
     hashed: NDArray[np.uint64],
     weights: NDArray[np.float64] | None,
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Sorted rows with those moved apart that share X alone: the r-th of their targets, from 0, changes the hash by r.
-    Targets without a weight do not count."""
+    """Sort again such that rows that share X but not y are apart: their hash is mixed with the rank r = 0, 1, ... of y.
+
+    Rows of weight 0 do not count in the ranks.
+    """
     run = np.cumsum(differs) - 1  # of rows that are equal
     counted = np.bincount(run, None if weights is None else weights[order] > 0) > 0
     first = hashed[order[differs]]
@@ -204,7 +209,7 @@ def _apart(
 
 
 def _mixed(hashed: NDArray[np.uint64], words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Hashes [N] of what was hashed and a further word of each."""
+    """Hashes [N] with one more word [N] mixed into each."""
     found = (hashed ^ words) * _FACTOR
     return found ^ (found >> np.uint64(32))
 
@@ -215,7 +220,7 @@ def _bits(column: NDArray[Any]) -> NDArray[np.uint64]:
 
 
 def _in_order(column: NDArray[Any]) -> NDArray[np.uint64]:
-    """Numbers [N] as bytes that are in their order."""
+    """Numbers [N] as words whose bytes sort in the order of the numbers."""
     bits, sign = _bits(column), np.uint64(1 << 63)
     return np.where(bits & sign, ~bits, bits | sign).byteswap()
 

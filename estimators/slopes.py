@@ -1,5 +1,5 @@
-"""What rows that fits had not seen say of decisions: the slope that makes probabilities of them, and how much each of
-several fits counts in their mean."""
+"""Calibration on held-out rows: the slope that turns decisions into probabilities, and the shares of several fits in
+their mean."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scipy.special import log_softmax, softmax
 
 
 def logits(decisions: NDArray[Any]) -> NDArray[Any]:
-    """A column for each class [n, L], of two classes 0 and the decision [n]."""
+    """Decisions as [n, L]; a decision [n] between two classes becomes the columns 0 and the decision."""
     return decisions if decisions.ndim == 2 else np.column_stack([np.zeros_like(decisions), decisions])
 
 
@@ -24,8 +24,10 @@ def log_probabilities(slope: float, decisions: NDArray[Any]) -> NDArray[Any]:
 
 
 def likeliest_slope(decisions: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64]) -> float:
-    """The slope at which the labels y [M] of rows with decisions [M, L] or [M] are likeliest; one of each class is
-    added and spread over all rows, so that it stays finite where all are told apart."""
+    """The slope that maximizes the likelihood of labels y [M] given decisions [M, L] or [M].
+
+    One further label of each class is spread over all rows, so that the slope stays finite for separable classes.
+    """
     scores = logits(decisions)
     total, L = weights.sum(), scores.shape[1]
     targets = (np.eye(L)[y] * total + 1) / (total + L)
@@ -41,11 +43,10 @@ def likeliest_slope(decisions: NDArray[Any], y: NDArray[Any], weights: NDArray[n
 
 
 def likeliest_shares(decisions: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Shares [J] of the decisions [J, M, L] or [J, M] of several fits, at least 0 and 1 in all, with which their mean
-    makes the labels y [M] likeliest at its slope (stacking: Wolpert 1992; none below 0: Breiman 1996).
+    """Stacking (Wolpert 1992; Breiman 1996): the shares [J] of fits that maximize the likelihood of labels y [M].
 
-    One of each class is added as in `likeliest_slope`. Newton steps, each the minimum over slopes of at least 0 of a
-    quadratic.
+    The decisions [J, M, L] or [J, M] are averaged with these shares, which are at least 0 and sum to 1, and scaled by
+    the best slope. Labels are added as in `likeliest_slope`. Each Newton step minimizes a quadratic over slopes >= 0.
     """
     scores = np.stack([logits(each) for each in decisions]).astype(np.float64)
     sizes = np.sqrt(np.average((scores**2).mean(2), axis=1, weights=weights)).clip(min=np.finfo(np.float64).tiny)
@@ -76,11 +77,12 @@ def likeliest_shares(decisions: NDArray[Any], y: NDArray[Any], weights: NDArray[
 
 
 def least_squares_shares(decisions: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Shares [J] of the decisions [J, M] of several fits, at least 0 and 1 in all, whose mean is nearest to targets y
-    [M] (Breiman 1996).
+    """Stacking of regressions (Breiman 1996): the shares [J] of several fits that minimize the squared error.
 
-    The minimum of |E w|^2 + c^2 (sum w - 1)^2 over w of at least 0, E being the errors of the decisions, is a multiple
-    of that on sum w = 1.
+    The decisions [J, M] are averaged with these shares, which are at least 0 and sum to 1, to predict targets y [M].
+
+    With E the errors of the decisions, the minimum of |E w|^2 + c^2 (sum w - 1)^2 over w >= 0 is a multiple of the
+    minimum under sum w = 1.
     """
     errors = np.sqrt(weights) * (decisions.astype(np.float64) - y)
     size = max(np.sqrt((errors**2).sum(1).mean()), np.finfo(np.float64).tiny)
@@ -91,5 +93,5 @@ def least_squares_shares(decisions: NDArray[Any], y: NDArray[Any], weights: NDAr
 
 _SLOPES = (1e-3, 1e3)
 _MOST_STEPS = 100
-_DAMPING = 1e-9  # fits that decide alike leave shares open
+_DAMPING = 1e-9  # fits with equal decisions do not determine their shares
 _SETTLED = 1e-12
