@@ -45,7 +45,10 @@ def register() -> torch.device | None:
     """Tell torch of the device, once in a process and before any gradient: the threads of autograd are made once."""
     if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
         return None
-    backend_registration._setup_privateuseone_for_python_backend(NAME)
+    module = backend_registration._DummyBackendModule()
+    module.get_rng_state = lambda device=None: torch.empty(0)  # the device has no stream of its own
+    module.set_rng_state = lambda state, device=None: None
+    backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=module)
     for name, function in {"empty_strided": _empty_strided, "_copy_from": _copy_from}.items():
         _LIBRARY.impl(name, function, "PrivateUse1")
     return torch.device(NAME, 0)

@@ -121,10 +121,10 @@ def test_no_block_lowers_the_bound(case, device, generator) -> None:
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("model", [*REPELLING, *STATES[1::2]], ids=id_of)
-def test_no_neighbour_of_an_updated_factor_is_better(model, generator) -> None:
+def test_no_neighbour_of_an_updated_factor_is_better(model, cpu_generator) -> None:
     """Random steps away from what each block has just set lower the bound."""
-    kernel, model, data = case_of(model, generator)
-    state = climbed(kernel, model, data, generator)
+    kernel, model, data = case_of(model, cpu_generator)
+    state = climbed(kernel, model, data, cpu_generator)
     hierarchy = ("rows", "sticks", "concentration", "top_concentration")
     fields = {
         "order and prior": hierarchy if hasattr(state, "rows") else ("q",),
@@ -138,7 +138,7 @@ def test_no_neighbour_of_an_updated_factor_is_better(model, generator) -> None:
         for field in updated:
             value = getattr(state, field)
             for _ in range(5 * bool(value.numel())):
-                noise = torch.randn(value.shape, generator=generator, dtype=torch.float64)
+                noise = torch.randn(value.shape, generator=cpu_generator, dtype=torch.float64)
                 # L-BFGS stops near the optimum: a step of 0.03 shows in the bound, what is left of the gradient less so
                 moved = elbo(replace(state, **{field: value * (0.03 * noise).exp()}), data, model)
                 assert moved <= best + 1e-7 * best.abs(), f"{field} was not at its best: {moved - best}"
@@ -244,22 +244,22 @@ def guide_of(state, model):
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=name_of)
-def test_responsibilities_at_sharp_factors_are_the_programs_conditional(loss, generator) -> None:
-    model, data, X, y = mixture_problem(DiagonalGaussian(), loss, generator, N=6, truncation=3)
-    state = climbed(partition, model, data, generator, 1)
+def test_responsibilities_at_sharp_factors_are_the_programs_conditional(loss, cpu_generator) -> None:
+    model, data, X, y = mixture_problem(DiagonalGaussian(), loss, cpu_generator, N=6, truncation=3)
+    state = climbed(partition, model, data, cpu_generator, 1)
     sharp = 1e10
-    sticks = torch.rand(2, generator=generator, dtype=X.dtype)
+    sticks = torch.rand(2, generator=cpu_generator, dtype=X.dtype)
     statistics = state.hyperparameters - model.likelihood.prior()
     state = replace(
         state,
         sticks=sharp * torch.stack([sticks, 1 - sticks]),
         hyperparameters=model.likelihood.prior() + sharp * statistics,
-        mean=torch.randn(state.mean.shape, generator=generator, dtype=X.dtype),
+        mean=torch.randn(state.mean.shape, generator=cpu_generator, dtype=X.dtype),
         precision_tril=sharp * state.precision_tril,
     )
     seen = factors.see(state.classifiers, data, model)
     logits = factors.best_places(state, data, model, seen).log()
-    latents = {"sticks": sticks, "weights": state.mean, **model.likelihood.draw(state.hyperparameters, generator)}
+    latents = {"sticks": sticks, "weights": state.mean, **model.likelihood.draw(state.hyperparameters, cpu_generator)}
     for n in range(6):
         rows = []
         for k in range(3):
@@ -270,17 +270,17 @@ def test_responsibilities_at_sharp_factors_are_the_programs_conditional(loss, ge
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=name_of)
-def test_global_factors_at_a_partition_are_the_programs_conditionals(likelihood, generator) -> None:
-    model, data, X, _ = mixture_problem(likelihood, None, generator, N=8, truncation=3, prior=LEARNED)
-    labels = torch.randint(3, (8,), generator=generator)
+def test_global_factors_at_a_partition_are_the_programs_conditionals(likelihood, cpu_generator) -> None:
+    model, data, X, _ = mixture_problem(likelihood, None, cpu_generator, N=8, truncation=3, prior=LEARNED)
+    labels = torch.randint(3, (8,), generator=cpu_generator)
     alpha = torch.tensor(1.7, dtype=X.dtype)
-    state = replace(partition.init(model, data, generator), q=torch.stack([alpha, torch.ones_like(alpha)]))
+    state = replace(partition.init(model, data, cpu_generator), q=torch.stack([alpha, torch.ones_like(alpha)]))
     state = hard(state, labels, model, data)
     q_sticks = dist.Beta(*state.sticks)
     first, second = (
         {
-            "sticks": torch.rand(2, generator=generator, dtype=X.dtype),
-            **model.likelihood.draw(state.hyperparameters, generator),
+            "sticks": torch.rand(2, generator=cpu_generator, dtype=X.dtype),
+            **model.likelihood.draw(state.hyperparameters, cpu_generator),
         }
         for _ in range(2)
     )
@@ -410,13 +410,13 @@ def test_steps_shrink_from_the_size_that_the_first_rows_leave(generator) -> None
     assert kernel.sweep(found, data, model, generator, 9).num_data == 40  # after the last stochastic step
 
 
-def test_a_stochastic_fit_starts_once_components_no_longer_merge(generator) -> None:
-    X, y = blobs(200, generator)
+def test_a_stochastic_fit_starts_once_components_no_longer_merge(cpu_generator) -> None:
+    X, y = blobs(200, cpu_generator)
     model = InfiniteSVM(truncation=6).resolve(X, y)
-    data, before = model.data(X, y), generator.get_state()
-    start = partition.STEPS.kernel(SVI(batch_size=20, tolerance=1e-5), model).init(model, data, generator)
-    first = partition.first_rows(data, 200, generator.set_state(before))
-    state, num_steps = partition.init(model, first, generator), 0
+    data, before = model.data(X, y), cpu_generator.get_state()
+    start = partition.STEPS.kernel(SVI(batch_size=20, tolerance=1e-5), model).init(model, data, cpu_generator)
+    first = partition.first_rows(data, 200, cpu_generator.set_state(before))
+    state, num_steps = partition.init(model, first, cpu_generator), 0
     while state.may_merge:
         state, num_steps = partition.sweep(state, first, model), num_steps + 1
     assert 2 < num_steps < 50
@@ -454,8 +454,8 @@ def test_breast_cancer_is_classified(loss) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:All 2 components")
-def test_probabilities_average_over_the_classifiers(generator) -> None:
-    X, y = blobs(60, generator)
+def test_probabilities_average_over_the_classifiers(cpu_generator) -> None:
+    X, y = blobs(60, cpu_generator)
     posterior = SVI().fit(InfiniteSVM(SphericalGaussian(), Logistic(), truncation=2, weight_scale=3.0), X, y)
     posterior.samples["log_mixture"][0, 1] = -math.inf  # one component
     found = posterior.predict_proba(X)[:, 1]
@@ -472,8 +472,8 @@ def test_probabilities_average_over_the_classifiers(generator) -> None:
 # -- the backend -------------------------------------------------------------------------------------------------------
 
 
-def test_single_precision_fits(generator) -> None:
-    X, y = blobs(200, generator)
+def test_single_precision_fits(cpu_generator) -> None:
+    X, y = blobs(200, cpu_generator)
     single = SVI(num_steps=100).fit(InfiniteSVM(truncation=6), X.float(), y)
     double = SVI(num_steps=100).fit(InfiniteSVM(truncation=6), X, y)
     assert single.samples["weights"].dtype == torch.float32
@@ -481,7 +481,7 @@ def test_single_precision_fits(generator) -> None:
     assert (double.predict(X) == y).float().mean() > 0.9
 
 
-def test_the_best_restart_is_kept(generator) -> None:
+def test_the_best_restart_is_kept(cpu_generator) -> None:
     X = torch.from_numpy(load_wine().data)
     posterior = SVI(num_restarts=4).fit(DPM(), X)
     finals = posterior.trace.final
@@ -489,14 +489,14 @@ def test_the_best_restart_is_kept(generator) -> None:
     model = posterior.model
     data = model.data(X)
     kept = {name: posterior.samples[name][0] for name in ("hyperparameters", "responsibilities")}
-    state = sticks.update_sticks(replace(partition.init(model, data, generator), **kept), model)
+    state = sticks.update_sticks(replace(partition.init(model, data, cpu_generator), **kept), model)
     assert len(posterior.samples["assignments"]) == 1
     assert float(elbo(state, data, model)) == pytest.approx(float(finals.max()), abs=0.1)
 
 
-def test_the_sweeps_that_finish_a_stochastic_fit_stop_once_they_rise_little(generator, monkeypatch) -> None:
+def test_the_sweeps_that_finish_a_stochastic_fit_stop_once_they_rise_little(cpu_generator, monkeypatch) -> None:
     monkeypatch.setattr("regbayes.inference.svi.steps.NUM_FIRST", 30)  # far from the optimum of all
-    X, y = blobs(300, generator)
+    X, y = blobs(300, cpu_generator)
     model = InfiniteSVM(truncation=12)
     options = {"num_steps": 2, "batch_size": 20, "num_full_steps": 30}
     settled, whole = (
@@ -510,16 +510,16 @@ def test_the_sweeps_that_finish_a_stochastic_fit_stop_once_they_rise_little(gene
 
 
 @pytest.mark.parametrize("model", [DPM(truncation=2), IHMM(truncation=2)], ids=name_of)
-def test_a_binding_truncation_warns_with_a_remedy(model, generator) -> None:
+def test_a_binding_truncation_warns_with_a_remedy(model, cpu_generator) -> None:
     with pytest.warns(TruncationWarning, match="truncation=4"):
-        SVI(progress=False).fit(model, blobs(100, generator)[0])
+        SVI(progress=False).fit(model, blobs(100, cpu_generator)[0])
 
 
 @pytest.mark.parametrize("loss", [Hinge(2.0, 1.5), Logistic()], ids=name_of)
 @pytest.mark.parametrize("model_type", [DDPM, DIH], ids=lambda kind: kind.__name__)
-def test_without_room_for_hyperplanes_the_plain_model_is_left(model_type, loss, generator) -> None:
+def test_without_room_for_hyperplanes_the_plain_model_is_left(model_type, loss, cpu_generator) -> None:
     """Every hyperplane then rejects half-heartedly: phi(-1 | 0) for all points and components."""
-    kernel, model, data = case_of(model_type(loss=loss, weight_scale=1e-7), generator)
+    kernel, model, data = case_of(model_type(loss=loss, weight_scale=1e-7), cpu_generator)
     plain = model.without_hyperplanes()
     bare = replace(data, points=data.points.without_features()) if model_type is DIH else data.without_features()
     states = [climbed(kernel, *given, torch.Generator().manual_seed(0)) for given in ((model, data), (plain, bare))]
@@ -528,7 +528,7 @@ def test_without_room_for_hyperplanes_the_plain_model_is_left(model_type, loss, 
     torch.testing.assert_close(states[0].bound - model.log_rejection(zero).sum(), states[1].bound, rtol=1e-7, atol=0)
 
 
-def test_responsibilities_are_of_all_rows_without_full_steps_too(generator) -> None:
-    X, y = blobs(60, generator)
+def test_responsibilities_are_of_all_rows_without_full_steps_too(cpu_generator) -> None:
+    X, y = blobs(60, cpu_generator)
     posterior = SVI(num_steps=3, batch_size=10, num_full_steps=0).fit(InfiniteSVM(truncation=20), X, y)
     assert posterior.samples["responsibilities"].shape == (1, 60, 20)

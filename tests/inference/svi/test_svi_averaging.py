@@ -75,9 +75,9 @@ def rows_of(loss: Loss, generator: torch.Generator, N: int = 30) -> Any:
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("loss", [*LOSSES, Masked(CrammerSinger(0.7, 1.4))], ids=name_of)
-def test_the_tilted_law_is_the_optimum_over_all_laws(loss, generator) -> None:
+def test_the_tilted_law_is_the_optimum_over_all_laws(loss, cpu_generator) -> None:
     """min_q KL(q || p) + g(E_q f) over laws q of 7 atoms, by a generic solver, is -log Z(t) - g*(-t) at the best t."""
-    like = {"generator": generator, "device": generator.device, "dtype": torch.float64}
+    like = {"generator": cpu_generator, "device": cpu_generator.device, "dtype": torch.float64}
     num_scores = 3 if loss.meets or isinstance(loss, OneVsRest) else 1
     logits, scores = torch.randn(6, 7, **like), 2 * torch.randn(6, 7, num_scores, **like)
     targets = 2.0 * torch.nn.functional.one_hot(torch.arange(6) % 3, 3).to(logits) - 1
@@ -149,10 +149,10 @@ def test_no_block_raises_the_objective(loss, device, generator) -> None:
     torch.testing.assert_close(state.bound, -cost, rtol=1e-10, atol=1e-9)
 
 
-def test_the_objective_is_that_of_its_terms(generator) -> None:
+def test_the_objective_is_that_of_its_terms(cpu_generator) -> None:
     """With the other rule's own bound: at the same factors they differ by the losses and the spread of q(eta) alone."""
-    model, data = problem_of(Hinge(0.8, 1.3), generator)
-    state = averaging.init(model, data, generator)
+    model, data = problem_of(Hinge(0.8, 1.3), cpu_generator)
+    state = averaging.init(model, data, cpu_generator)
     for _ in range(3):
         state = averaging.points(1e-4).ascend(state, data, model)
     T, P, C = state.mean.shape
@@ -175,10 +175,10 @@ def test_the_objective_is_that_of_its_terms(generator) -> None:
 
 
 @pytest.mark.parametrize("loss", [SquaredHinge(0.5, 1.2), Logistic()], ids=name_of)
-def test_a_generic_optimizer_finds_nothing_better(loss, generator) -> None:
+def test_a_generic_optimizer_finds_nothing_better(loss, cpu_generator) -> None:
     """J of (r, m), all else at its best: no slope where we stop, and quasi-Newton steps do not lower it."""
-    model, data = problem_of(loss, generator, N=8, truncation=2)
-    start = state = averaging.init(model, data, generator)
+    model, data = problem_of(loss, cpu_generator, N=8, truncation=2)
+    start = state = averaging.init(model, data, cpu_generator)
     for _ in range(100):
         before, state = state.bound, averaging.points(1e-9).ascend(state, data, model)
         if state.bound - before < 1e-12:
@@ -213,8 +213,8 @@ def test_a_generic_optimizer_finds_nothing_better(loss, generator) -> None:
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("missing", [False, True], ids=["known", "missing"])
 @pytest.mark.parametrize("loss", LOSSES, ids=name_of)
-def test_the_trace_never_falls(loss, missing, generator) -> None:
-    X, y = rows_of(loss, generator, N=40)
+def test_the_trace_never_falls(loss, missing, cpu_generator) -> None:
+    X, y = rows_of(loss, cpu_generator, N=40)
     if missing:  # these rows shape the components alone
         y = y.double().index_fill(0, torch.arange(0, 40, 4), torch.nan)
     posterior = SVI(num_steps=6, rule="averaging").fit(InfiniteSVM(loss=loss, truncation=4), X, y)
@@ -243,13 +243,13 @@ def test_accuracy_is_that_of_a_linear_svm(load, rival, model) -> None:
     assert (predicted == y_test).mean() >= least
 
 
-def test_weights_count_rows(generator) -> None:
-    model, data = problem_of(SquaredHinge(0.5, 1.2), generator)
+def test_weights_count_rows(cpu_generator) -> None:
+    model, data = problem_of(SquaredHinge(0.5, 1.2), cpu_generator)
     counts = torch.ones(30, dtype=torch.float64)
     counts[::3] = 2
     order = torch.arange(30).repeat_interleave(counts.long())
     weighted, repeated = averaging.replace(data, weights=counts), data.rows(order)
-    state = averaging.init(model, weighted, generator)
+    state = averaging.init(model, weighted, cpu_generator)
     twin = averaging.replace(
         state,
         responsibilities=state.responsibilities[order],

@@ -71,7 +71,7 @@ def log_gridded_evidence(model, X, y, truncation: int) -> float:
 
 @pytest.mark.parametrize("loss", [None, Hinge()], ids=["DPM", "Hinge"])
 @pytest.mark.parametrize("prior", PRIORS)
-def test_the_bound_is_below_the_evidence(prior, loss, generator) -> None:
+def test_the_bound_is_below_the_evidence(prior, loss, cpu_generator) -> None:
     y = torch.tensor([0, 0, 1, 1, 0])
     options = {"prior": PRIORS[prior], "truncation": 3}
     model = DPM(FAMILY, **options)
@@ -83,7 +83,7 @@ def test_the_bound_is_below_the_evidence(prior, loss, generator) -> None:
         assert exact == pytest.approx(log_evidence(model, TINY, y, truncation=3), abs=1e-9)
     finals = []
     for _ in range(2):
-        state, bounds = partition.init(model, data, generator), []
+        state, bounds = partition.init(model, data, cpu_generator), []
         for _ in range(40):
             state = partition.sweep(state, data, model)
             bounds.append(float(state.bound))
@@ -93,10 +93,10 @@ def test_the_bound_is_below_the_evidence(prior, loss, generator) -> None:
 
 
 @pytest.mark.parametrize("prior", PRIORS)
-def test_the_divergence_is_that_of_sticks_and_hyperparameters(prior, generator) -> None:
+def test_the_divergence_is_that_of_sticks_and_hyperparameters(prior, cpu_generator) -> None:
     """sum_g q_g [KL(q(v) || p(v | h_g)) + log(q_g / p_g)], term by term."""
-    model, data = problem_of(PRIORS[prior], generator)
-    state = sticks.update_prior(climbed(partition, model, data, generator), model)
+    model, data = problem_of(PRIORS[prior], cpu_generator)
+    state = sticks.update_prior(climbed(partition, model, data, cpu_generator), model)
     q, (a, b) = state.q[-1], grid_of(model.prior, data.X, 5)
     divergence = kl_divergence(Beta(*state.sticks), Beta(a, b)).sum(1)
     expected = (q * (divergence + (q * len(q)).clamp(min=1e-300).log())).sum()
@@ -104,9 +104,9 @@ def test_the_divergence_is_that_of_sticks_and_hyperparameters(prior, generator) 
 
 
 @pytest.mark.parametrize("prior", [DirichletProcess(1.7), PRIORS["half"], PRIORS["below zero"]], ids=str)
-def test_best_sticks_leave_the_log_prior_of_expected_counts(prior, generator) -> None:
-    model, data = problem_of(prior, generator)
-    state = sticks.update_sticks(climbed(partition, model, data, generator), model)
+def test_best_sticks_leave_the_log_prior_of_expected_counts(prior, cpu_generator) -> None:
+    model, data = problem_of(prior, cpu_generator)
+    state = sticks.update_sticks(climbed(partition, model, data, cpu_generator), model)
     log_v, log_rest = state.expected_log_sticks
     n = state.responsibilities.sum(0)
     later = n.flip(0).cumsum(0).flip(0) - n
@@ -116,24 +116,24 @@ def test_best_sticks_leave_the_log_prior_of_expected_counts(prior, generator) ->
 
 
 @pytest.mark.parametrize("prior", PRIORS)
-def test_no_neighbour_of_an_updated_grid_is_better(prior, generator) -> None:
-    model, data = problem_of(PRIORS[prior], generator)
-    state = sticks.update_prior(climbed(partition, model, data, generator), model)
+def test_no_neighbour_of_an_updated_grid_is_better(prior, cpu_generator) -> None:
+    model, data = problem_of(PRIORS[prior], cpu_generator)
+    state = sticks.update_prior(climbed(partition, model, data, cpu_generator), model)
     best = elbo(state, data, model)
     for _ in range(5):
-        noise = 1e-2 * torch.randn(state.q[-1].shape, generator=generator, dtype=torch.float64)
+        noise = 1e-2 * torch.randn(state.q[-1].shape, generator=cpu_generator, dtype=torch.float64)
         moved = torch.cat([state.q[:-1], (state.q[-1].log() + noise).softmax(0).unsqueeze(0)])
         assert elbo(replace(state, q=moved), data, model) <= best + 1e-12
 
 
 @pytest.mark.parametrize("prior", PRIORS)
-def test_components_stand_in_the_best_of_all_orders(prior, generator) -> None:
+def test_components_stand_in_the_best_of_all_orders(prior, cpu_generator) -> None:
     """Against all permutations; plain decreasing sizes are worse where the discount is large."""
-    model, data = problem_of(PRIORS[prior], generator)
-    state, gains = climbed(partition, model, data, generator), []
+    model, data = problem_of(PRIORS[prior], cpu_generator)
+    state, gains = climbed(partition, model, data, cpu_generator), []
     prior, orders = sticks.expected_prior(state, model), torch.tensor(list(itertools.permutations(range(5))))
     for _ in range(20):
-        sizes = 8 * torch.rand(5, generator=generator, dtype=torch.float64) ** 3
+        sizes = 8 * torch.rand(5, generator=cpu_generator, dtype=torch.float64) ** 3
         shuffled = replace(state, responsibilities=(sizes / 60).expand(60, 5).contiguous())
         best = orders[log_labelled_prior(sizes[orders], prior.a, prior.b).argmax()]
         decreasing, found = sizes.argsort(descending=True), shuffled.reordered(model)
@@ -154,8 +154,8 @@ def _log_prior_of(state, model) -> torch.Tensor:
     return (n[:-1] * log_v + later[:-1] * log_rest).sum() - factors.kl(state, model)
 
 
-def test_draws_keep_the_means_of_the_hyperparameters(generator) -> None:
-    X, _ = points(generator)
+def test_draws_keep_the_means_of_the_hyperparameters(cpu_generator) -> None:
+    X, _ = points(cpu_generator)
     posterior = SVI(num_steps=20, tolerance=None).fit(DPM(prior=PRIORS["free"], truncation=8), X)
     d, alpha = posterior.samples["discount"], posterior.samples["concentration"]
     assert d.shape == alpha.shape == (1,)
@@ -169,11 +169,11 @@ def test_draws_keep_the_means_of_the_hyperparameters(generator) -> None:
 
 
 @pytest.mark.parametrize("loss", [Hinge(), Logistic(), EpsilonInsensitive()], ids=name_of)
-def test_a_row_without_a_label_weighs_components_by_x_alone(loss, generator) -> None:
+def test_a_row_without_a_label_weighs_components_by_x_alone(loss, cpu_generator) -> None:
     y = torch.tensor([0.0, torch.nan, 1.0, 1.0, 0.0], dtype=torch.float64)
     model = InfiniteSVM(FAMILY, loss, truncation=2, feature_map=NO_INTERCEPT).resolve(TINY, y)
     data = model.data(TINY, y)
-    state = climbed(partition, model, data, generator, 20)
+    state = climbed(partition, model, data, cpu_generator, 20)
     log_v, log_rest = state.expected_log_sticks
     log_mixture = torch.stack([log_v[0], log_rest[0]])
     logits = log_mixture + model.likelihood.expected_log_density(TINY, state.hyperparameters)
@@ -186,13 +186,13 @@ def test_a_row_without_a_label_weighs_components_by_x_alone(loss, generator) -> 
     torch.testing.assert_close(state.linear, labelled.linear)
 
 
-def test_a_component_without_labels_keeps_its_prior(generator) -> None:
-    X, y = points(generator)
+def test_a_component_without_labels_keeps_its_prior(cpu_generator) -> None:
+    X, y = points(cpu_generator)
     labels = y.double()
     labels[:30] = torch.nan
     model = InfiniteSVM(truncation=2, weight_scale=1.5).resolve(X, labels)
     data = model.data(X, labels)
-    state = climbed(partition, model, data, generator, 1)
+    state = climbed(partition, model, data, cpu_generator, 1)
     hard = torch.nn.functional.one_hot((torch.arange(60) < 30).long(), 2).double()
     observed = retold(replace(state, responsibilities=hard), data, model)
     state = factors.update_classifiers(observed, model)
@@ -212,8 +212,8 @@ def documents(generator, num_data: int = 200, num_words: int = 40, binary: bool 
 
 @pytest.mark.parametrize("batch_size", [None, 50])
 @pytest.mark.parametrize("family", [MultinomialDirichlet(), PoissonGamma(), BernoulliBeta()])
-def test_sparse_rows_give_what_dense_ones_do(family, batch_size, generator, monkeypatch) -> None:
-    X = documents(generator, binary=isinstance(family, BernoulliBeta))
+def test_sparse_rows_give_what_dense_ones_do(family, batch_size, cpu_generator, monkeypatch) -> None:
+    X = documents(cpu_generator, binary=isinstance(family, BernoulliBeta))
     dense = SparseRows.to_dense
     model, backend = DPM(family, truncation=6), SVI(num_steps=15, batch_size=batch_size, num_full_steps=3)
     expected = backend.fit(model, X)

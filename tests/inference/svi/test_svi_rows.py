@@ -71,11 +71,11 @@ def test_a_coupled_joint_keeps_them_however_many_they_are(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["hinge", "weighted", "repelling"])
-def test_sums_are_those_of_the_responsibilities(name, monkeypatch, generator) -> None:
+def test_sums_are_those_of_the_responsibilities(name, monkeypatch, cpu_generator) -> None:
     model, _, weights = CASES[name]
     model, data = model.prepare(*rows_and_targets(model), weights=weights)
     monkeypatch.setattr(factors, "slices", lambda data, truncation: map(lambda n: slice(n, n + 17), range(0, N, 17)))
-    state = factors.allocate(partition.init(model, data, generator), data, model)
+    state = factors.allocate(partition.init(model, data, cpu_generator), data, model)
     monkeypatch.setattr(sums_of_rows, "MOST_KEPT", 0)
     sums = factors.allocate(state, data, model)
     assert sums.responsibilities.shape == (0, model.truncation)
@@ -100,11 +100,11 @@ def test_the_bound_never_falls_without_responsibilities(none_kept) -> None:
     assert posterior.num_components < 10  # unions were taken
 
 
-def test_points_that_are_dropped_come_back_with_a_step_on_all(none_kept, generator) -> None:
+def test_points_that_are_dropped_come_back_with_a_step_on_all(none_kept, cpu_generator) -> None:
     """Stochastic steps forget the sums of the first rows; the first full sweep sees all rows anew."""
     model = InfiniteSVM(truncation=4)
     model, data = model.prepare(*rows_and_targets(model))
-    state = partition.init(model, data, generator)
+    state = partition.init(model, data, cpu_generator)
     doubled = factors.update_factors(state.scaled(2.0), data, model)
     torch.testing.assert_close(doubled.sticks.sum(0) - 2, 2 * (sticks.update_sticks(state, model).sticks.sum(0) - 2))
     forgotten = state.without_rows()
@@ -113,10 +113,10 @@ def test_points_that_are_dropped_come_back_with_a_step_on_all(none_kept, generat
     assert partition.sweep(forgotten, data, model).num_data == N
 
 
-def test_a_union_whose_rise_would_not_reach_the_bound_is_given_up(monkeypatch, generator) -> None:
+def test_a_union_whose_rise_would_not_reach_the_bound_is_given_up(monkeypatch, cpu_generator) -> None:
     model = InfiniteSVM(truncation=3)
     model, data = model.prepare(*rows_and_targets(model))
-    state = partition.init(model, data, generator)
+    state = partition.init(model, data, cpu_generator)
     for _ in range(5):
         state = partition.ascend(state, data, model)
     tried = []

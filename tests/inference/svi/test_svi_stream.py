@@ -42,8 +42,8 @@ def _few_first_rows(monkeypatch) -> None:
 # -- points ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_loader_serves_batches(generator) -> None:
-    X, y = blobs(600, generator)
+def test_a_loader_serves_batches(cpu_generator) -> None:
+    X, y = blobs(600, cpu_generator)
     labels = torch.tensor([3, 8])[y]
     own_stream = {"batch_size": 60, "generator": torch.Generator()}
     model = InfiniteSVM(loss=Logistic(), truncation=10)
@@ -57,10 +57,10 @@ def test_a_loader_serves_batches(generator) -> None:
     assert unlabelled.num_components == 3
 
 
-def test_labels_may_be_missing_in_any_batch(generator, monkeypatch) -> None:
+def test_labels_may_be_missing_in_any_batch(cpu_generator, monkeypatch) -> None:
     """The first rows, which all defaults come from, have all labels but not all classes."""
     monkeypatch.setattr("regbayes.inference.distributed.stream._NUM_DEFAULTS", 100)
-    X, y = blobs(600, generator)
+    X, y = blobs(600, cpu_generator)
     labels = torch.where(X[:, 1] > 3.5, 2, y)
     order = torch.cat([torch.nonzero(labels < 2)[:150, 0], torch.nonzero(labels == 2)[:, 0]])
     X, labels = X[order], labels[order]
@@ -76,8 +76,8 @@ def test_labels_may_be_missing_in_any_batch(generator, monkeypatch) -> None:
     assert (posterior.predict(X) == labels).double().mean() > 0.85
 
 
-def test_targets_of_a_whole_batch_may_be_missing(generator) -> None:
-    X, _ = blobs(240, generator)
+def test_targets_of_a_whole_batch_may_be_missing(cpu_generator) -> None:
+    X, _ = blobs(240, cpu_generator)
     y = X @ torch.tensor([1.0, -0.5], dtype=torch.float64)
     given = y.clone()
     given[120:180] = torch.nan
@@ -90,9 +90,9 @@ def test_targets_of_a_whole_batch_may_be_missing(generator) -> None:
     "given", [SparseRows.of, lambda X: scipy.sparse.csr_matrix(X.numpy()), torch.Tensor.to_sparse_csr]
 )
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
-def test_sparse_batches(given, generator) -> None:
-    topics = torch.rand(3, 30, generator=generator, dtype=torch.float64) ** 6
-    X = torch.poisson(3 * topics[torch.randint(3, (300,), generator=generator)], generator=generator)
+def test_sparse_batches(given, cpu_generator) -> None:
+    topics = torch.rand(3, 30, generator=cpu_generator, dtype=torch.float64) ** 6
+    X = torch.poisson(3 * topics[torch.randint(3, (300,), generator=cpu_generator)], generator=cpu_generator)
     model, backend = DPM(MultinomialDirichlet(), truncation=6), SVI(num_steps=20)
     expected = backend.fit(model, loader_of(*((rows,) for rows in X.split(60))))
     found = backend.fit(model, loader_of(*((given(rows),) for rows in X.split(60))))
@@ -105,9 +105,9 @@ def test_sparse_batches(given, generator) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", [IHMM(truncation=5), DIH(loss=Logistic(), truncation=5)], ids=["IHMM", "DIH"])
-def test_one_batch_of_all_sequences_is_the_tensor_fit(model, generator) -> None:
+def test_one_batch_of_all_sequences_is_the_tensor_fit(model, cpu_generator) -> None:
     lengths = [40, 60, 35, 45]
-    X, _ = walk(lengths, generator)
+    X, _ = walk(lengths, cpu_generator)
     backend = SVI(num_steps=8, batch_size=4, num_full_steps=0)
     expected = backend.fit(model, X, lengths=lengths)
     found = backend.fit(model, loader_of((X, torch.tensor(lengths))))
@@ -117,10 +117,10 @@ def test_one_batch_of_all_sequences_is_the_tensor_fit(model, generator) -> None:
 
 
 @pytest.mark.slow
-def test_batches_of_sequences_find_the_states(generator) -> None:
+def test_batches_of_sequences_find_the_states(cpu_generator) -> None:
     """Two sequences a batch, then one a batch, without lengths."""
     lengths = [80, 40, 60, 60, 50, 70]
-    X, states = walk(lengths, generator)
+    X, states = walk(lengths, cpu_generator)
     rows = X.split(lengths)
     loader = loader_of((torch.cat(rows[:2]), lengths[:2]), (torch.cat(rows[2:4]), lengths[2:4]), rows[4], (rows[5],))
     posterior = SVI(num_steps=16).fit(IHMM(truncation=6), loader)
@@ -129,8 +129,8 @@ def test_batches_of_sequences_find_the_states(generator) -> None:
     assert float(posterior.trace.values[0, -8:].mean()) == pytest.approx(float(full.trace.final), rel=0.04)
 
 
-def test_streams_count_what_their_batches_stand_for(generator) -> None:
-    X, _ = walk([150, 100, 30], generator)
+def test_streams_count_what_their_batches_stand_for(cpu_generator) -> None:
+    X, _ = walk([150, 100, 30], cpu_generator)
     kernel, model, data = sequence.STEPS.stream(
         SVI(), IHMM(truncation=4), rows_of(loader_of((X[:250], [150, 100]), (X[250:],)))
     )
@@ -138,19 +138,19 @@ def test_streams_count_what_their_batches_stand_for(generator) -> None:
     batches = [data.at(step) for step in range(3)]
     assert [batch.lengths for batch in batches] == [[150, 100], [30], [150, 100]]
     assert len(data.X) == 247  # the observed ones
-    state = kernel.init(model, data, generator)
+    state = kernel.init(model, data, cpu_generator)
     # expected transitions as if there were three sequences of 280 / 3 steps
     torch.testing.assert_close(state.transitions[-1].sum(), torch.tensor(3.0, dtype=torch.float64))
     assert float(state.transitions[:-1].sum()) == pytest.approx(248 * 280 / 250)
-    points, y = blobs(240, generator)
+    points, y = blobs(240, cpu_generator)
     _, _, data = partition.STEPS.stream(
         SVI(), InfiniteSVM(), rows_of(loader_of(*zip(points.split(80), y.split(80), strict=True)))
     )
     assert (data.num_data, data.num_units, data.first.num_data) == (240, 240, 200)
 
 
-def test_bad_loaders_are_refused(generator) -> None:
-    X, y = blobs(20, generator)
+def test_bad_loaders_are_refused(cpu_generator) -> None:
+    X, y = blobs(20, cpu_generator)
     for options in ({"shuffle": True}, {"batch_sampler": [[0, 1], [2]]}):
         with pytest.raises(ValueError, match=r"from the DataLoader, whose order may change, so .* cannot be resumed"):
             SVI().fit(DPM(), DataLoader(TensorDataset(X), **options), checkpoint="chain")
