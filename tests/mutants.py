@@ -549,8 +549,10 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     },
     ("inference/classifiers/duals.py", "inference/classifiers/test_duals.py -k block_of_rows"): {
         "weights[k], tilt[rows] = found.weights.T, found.tilt.double()": "weights[k] = found.weights.T",
-        "None if self.row_weights is None else self.row_weights[rows]": "None",
         "weights = weight_scale**2 * torch.stack": "weights = torch.stack",
+    },
+    ("inference/classifiers/dual_problem.py", "inference/classifiers/test_duals.py -k block_of_rows"): {
+        "None if self.row_weights is None else self.row_weights[rows]": "None",
     },
     ("inference/classifiers/duals.py", "inference/classifiers/test_duals.py -k rounding"): {
         "_LITTLE * tolerance / gap * gaps.mean()": "0.0",

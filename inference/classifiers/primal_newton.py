@@ -11,16 +11,13 @@ All points take part at once, those of all ranks too, on any device.
 from __future__ import annotations
 
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ...models.losses.conjugates import Box
 from ..distributed.collectives import all_sum
-
-if TYPE_CHECKING:
-    from .duals import Problem
+from .dual_problem import Problem
 
 
 def climb(problem: Problem, box: Box, tilt: Tensor, tolerance: float, most: int) -> tuple[Tensor, Tensor, float, int]:

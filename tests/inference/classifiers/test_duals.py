@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd.functional import hessian, jacobian
 
 from regbayes.inference.classifiers import duals, primal_newton
+from regbayes.inference.classifiers.dual_problem import Problem
 from regbayes.inference.classifiers.duals import Dual, improved, solve, solve_blocks
 from regbayes.models import host
 from regbayes.models.losses import (
@@ -360,7 +361,7 @@ def test_newton_steps_of_the_primal_find_what_turns_do(loss, cpu_generator, monk
     assert found.num_passes < 12
     close(found.weights, turns.weights, 1e-6)
     close(found.weights, NU**2 * features.T @ found.tilt, 1e-9)
-    problem = duals.Problem(features, targets, loss, NU, counts)
+    problem = Problem(features, targets, loss, NU, counts)
     tilt = problem.feasible(start)
     gaps = [solve(features, targets, loss, NU, max_passes=most, **given).gap for most in range(3)]
     assert gaps[0] >= gaps[1] >= gaps[2]
@@ -370,7 +371,7 @@ def test_newton_steps_of_the_primal_find_what_turns_do(loss, cpu_generator, monk
 def test_a_newton_step_never_raises_the_primal(cpu_generator) -> None:
     """Not even along a direction that points uphill."""
     loss = OneVsRest(SquaredHinge(2.0))
-    problem = duals.Problem(*case(loss, cpu_generator), loss, NU, None)
+    problem = Problem(*case(loss, cpu_generator), loss, NU, None)
     for size in (1e-3, 1.0, 1e6):
         weights, direction = size * torch.randn(2, 4, 3, generator=cpu_generator, dtype=torch.float64)
         moved = primal_newton._lower(problem, weights, direction)

@@ -211,7 +211,7 @@ def test_the_bound_is_pyros(loss, generator) -> None:
         )
     scores = torch.einsum("np,kpc->nkc", data.features, state.mean)
     scale = state.classifiers.score_variance(data.features).sqrt()
-    nodes, masses = (torch.from_numpy(part) for part in np.polynomial.hermite_e.hermegauss(200))
+    nodes, masses = (torch.from_numpy(part).to(scores) for part in np.polynomial.hermite_e.hermegauss(200))
     values = model.loss.log_factor(scores + scale * nodes.view(-1, 1, 1, 1), data.targets.unsqueeze(1)).sum(-1)
     expected = (values * masses.view(-1, 1, 1) / masses.sum()).sum(0)
     bounded = factors.see(state.classifiers, data, model).gain
