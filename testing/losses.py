@@ -21,6 +21,7 @@ from ..models.host import one_thread
 from ..models.losses import Loss, Masked
 
 _NUM_DRAWS = 4_000
+_NUM_INHERITED_DRAWS = 500  # of scores by the default, which is checked with every loss that has it
 _NUM_SLOPES = 10_000
 _NUM_JOINT_DRAWS = 5_000
 _KS_LIMIT = 2.7  # limit of sqrt(n) times the distance to an exact law: probability 1e-6
@@ -33,7 +34,7 @@ _CLOSE = 1e-6
 def check_loss(loss: Loss, *, generator: torch.Generator | None = None) -> None:
     """Check a loss in double precision on scores up to a few times its margin.
 
-    It takes a second or less; 1 to 10 seconds if the loss has the numerical defaults for one point alone.
+    It takes a second or two.
 
     Parameters
     ----------
@@ -245,7 +246,8 @@ def _check_mask(loss: Loss, like: Tensor, generator: torch.Generator) -> None:
         _require(not any(part[~known].any() for part in draws), "augment", "is not 0 at a missing target")
     slope = _slope(masked, scores, holed)
     _require(not slope[~known].any() and slope.isfinite().all(), "log_factor", "has a slope at a missing target")
-    free = masked.draw_score(2 * one[:1].expand(_NUM_DRAWS, 1), holed[:1].expand(_NUM_DRAWS, -1), generator)
+    number = _number_of_scores(loss)
+    free = masked.draw_score(2 * one[:1].expand(number, 1), holed[:1].expand(number, -1), generator)
     _require_centered(torch.stack([free, free.square() - 4], 1), "draw_score", "is not the prior's at a missing target")
 
 
@@ -310,11 +312,13 @@ def _check_one_point(loss: Loss, scale: Tensor, y: Tensor, generator: torch.Gene
     log_density = log_prior + loss.log_factor(nodes, y)
     exact = log_density.logsumexp(0) + (nodes[1] - nodes[0]).log()
     _require_close(loss.log_marginal(scale, y), exact, "log_marginal", f"is not the integral {where}", 1e-4)
-    draws = loss.draw_score(scale.expand(_NUM_DRAWS), y.expand(_NUM_DRAWS), generator)
+    number = _number_of_scores(loss)
+    draws = loss.draw_score(scale.expand(number), y.expand(number), generator)
     _require_law(draws, nodes, log_density, "draw_score", f"is not a draw from N(0, scale^2) phi {where}")
     _check_optimum(loss, scale.view(1, 1), y.view(1, 1), nodes.unsqueeze(1), where)
     if not loss.is_augmented:
         return
+    draws = nodes[log_density.softmax(0).multinomial(_NUM_DRAWS, replacement=True, generator=generator)]
     score = _gibbs_step(loss, draws, y.expand(_NUM_DRAWS), scale, generator)
     _require_law(score, nodes, log_density, "augment", f"does not leave phi invariant {where}")
     # a reversible pair: the joint law of (draws, score) is symmetric; a wrong omega breaks this even at the right law
@@ -382,6 +386,11 @@ def _moments(y: Tensor) -> dict[str, Callable[[Tensor], Tensor]]:
 
 
 # -- tools ---------------------------------------------------------------------------------------------------------
+
+
+def _number_of_scores(loss: Loss) -> int:
+    """How many scores of one point alone to draw."""
+    return _NUM_INHERITED_DRAWS if type(loss).draw_score is Loss.draw_score else _NUM_DRAWS
 
 
 def _targets(loss: Loss, like: Tensor) -> list[Tensor]:
