@@ -246,11 +246,18 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
         """Class probabilities [N, L] in the order of `classes_`: softmax(slope_ f) where the fit has a `slope_`, else
         those of the posterior (`Posterior.predict_proba` says what they mean)."""
-        rows = self.new_data(X)
         if self.slope_ is None:
-            return self.posterior_.predict_proba(rows)
-        found: NDArray[Any] = np.exp(log_probabilities(self.slope_, self.posterior_.decision_function(rows)))
-        return found
+            return self.posterior_.predict_proba(self.new_data(X))
+        return np.exp(self.predict_log_proba(X))
+
+    def predict_log_proba(self, X: ArrayLike) -> NDArray[Any]:
+        """Logarithms of `predict_proba` [N, L]: finite however small a probability is, where the fit has a `slope_`."""
+        rows = self.new_data(X)
+        if self.slope_ is not None:
+            found: NDArray[Any] = log_probabilities(self.slope_, self.posterior_.decision_function(rows))
+            return found
+        with np.errstate(divide="ignore"):
+            return np.log(self.posterior_.predict_proba(rows))
 
     def decision_function(self, X: ArrayLike) -> NDArray[Any]:
         """Posterior mean scores: [N] for two classes (positive: the larger label), else [N, L]."""

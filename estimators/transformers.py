@@ -86,9 +86,15 @@ class TopicTransformer(_Transformer):
         return float(np.sum(self.posterior_.log_evidence_bound(self.new_data(X)), dtype=np.float64))
 
     def perplexity(self, X: ArrayLike) -> float:
-        """exp(-score / number of words) of documents X [N, V]: an upper bound of the perplexity."""
+        """exp(-score / number of words) of documents X [N, V]: an upper bound of the perplexity.
+
+        ValueError if no document has a word.
+        """
         rows = self.new_data(X)
-        return float(np.exp(-np.sum(self.posterior_.log_evidence_bound(rows), dtype=np.float64) / rows.sum()))
+        total = rows.sum()
+        if total == 0:
+            raise ValueError("X has no word; perplexity needs documents of which one at least has some.")
+        return float(np.exp(-np.sum(self.posterior_.log_evidence_bound(rows), dtype=np.float64) / total))
 
 
 class FeatureTransformer(_Transformer):

@@ -92,6 +92,7 @@ def test_posterior_and_estimator_say_the_same(rings, backend):
     assert decision.shape == (600,)
     assert probability.shape == (600, 2)
     assert_allclose(probability.sum(1), 1)
+    assert_allclose(classifier.predict_log_proba(X), np.log(probability), rtol=1e-12)
     assert_array_equal(classifier.predict(X), np.where(decision > 0, "right", "left"))
     assert_array_equal(decision, classifier.posterior_.decision_function(X))
     again = pickle.loads(pickle.dumps(classifier))

@@ -117,6 +117,8 @@ def test_the_score_of_topics_is_below_the_evidence_and_near_it(documents):
     assert topics.score(short) == pytest.approx(bound.sum())
     assert topics.perplexity(short) == pytest.approx(math.exp(-bound.sum() / short.sum()))
     assert topics.perplexity(documents) < 3  # of three words that are all alike
+    with pytest.raises(ValueError, match="X has no word"):
+        topics.perplexity(short[:1])
     assert_allclose(topics.components_.sum(1), 1)
 
 

@@ -400,6 +400,7 @@ def test_slope_of_a_hinge_makes_labels_held_out_likeliest():
     assert found.slope_ == pytest.approx(minimize_scalar(loss, (0.5, 2.0)).x, rel=1e-3)
     assert_array_equal(found.decision_function(X), plain.decision_function(X))
     assert_allclose(found.predict_proba(X), softmax(found.slope_ * plain.decision_function(X), axis=1))
+    assert_allclose(np.exp(found.predict_log_proba(X)), found.predict_proba(X))
     assert plain.slope_ is None
     assert_allclose(plain.predict_proba(X), plain.posterior_.predict_proba(X))
 
