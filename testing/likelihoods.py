@@ -19,16 +19,16 @@ from torch.distributions import Distribution, biject_to
 from ..inference.gibbs.scans.collapsed import PartitionSlots
 from ..inference.gibbs.scans.slots import Compiled, Tensors
 from ..inference.gibbs.state import PartitionState
+from ..models import host
 from ..models.arrays import as_features
 from ..models.compiled import is_compiled
 from ..models.config import resolved
 from ..models.dpm import DPM
-from ..models.host import one_thread
 from ..models.likelihoods import ExponentialFamily, Likelihood, Parameters, Product
 from ..models.sparse import SparseRows
 
 
-@one_thread()
+@host.one_thread()
 def check_likelihood(likelihood: Likelihood, X: Any, *, generator: torch.Generator | None = None) -> None:
     """Check a family on rows X [N, D] of its support; a few dozen rows are enough.
 
@@ -314,7 +314,7 @@ def _check_compiled(likelihood: ExponentialFamily, X: Tensor) -> None:
     The predictives of a row must agree in its own component, in another one and in a new one, also after rows have been
     moved between components.
     """
-    if not is_compiled(likelihood) or X.is_cuda:
+    if not (is_compiled(likelihood) and host.on_cpu(X)):
         return
     model = DPM(likelihood).resolve(X)
     data, labels, half = model.data(X), torch.arange(len(X)) % 2, len(X) // 2

@@ -1163,7 +1163,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "        _check_weights(likelihood, X)\n": "        pass\n",
         "    _check_size(family, X, U, generator)\n": "",
         "    _close(family.founding_divergence(U), founding,": "    _close(founding, founding,",
-        "@one_thread()\n": "",
+        "@host.one_thread()\n": "",
     },
     ("testing/losses.py", "models/test_losses.py -k 'no_reading_of_one or one_thread'"): {
         "    _require(found.shape == several.shape,": "    _require(True,",

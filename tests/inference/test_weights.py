@@ -265,14 +265,14 @@ class Pair:
 
 
 @pytest.mark.parametrize("model", APART.values(), ids=APART)
-def test_the_objective_is_that_of_repeated_rows_at_any_partition(model, generator) -> None:
+def test_the_objective_is_that_of_repeated_rows_at_any_partition(model, cpu_generator) -> None:
     pair = Pair.of(model)
     zeros = (torch.zeros(each.num_data, dtype=torch.long) for each in (pair.weighted, pair.repeated))
     margins = (each.margins(z, 1) for each, z in zip((pair.weighted, pair.repeated), zeros, strict=True))
     close(*(target_size(each) for each in margins))
     for _ in range(20):
-        labels = torch.randint(3, (len(WEIGHTS),), generator=generator).unique(return_inverse=True)[1]
-        state, expected = pair.states(labels, generator)
+        labels = torch.randint(3, (len(WEIGHTS),), generator=cpu_generator).unique(return_inverse=True)[1]
+        state, expected = pair.states(labels, cpu_generator)
         close(state.centers, expected.centers)
         close(state.objective, expected.objective)
         if model is JOINT:  # its dual takes steps that depend on the rows, and stops near the optimum: see below
@@ -285,13 +285,13 @@ def test_the_objective_is_that_of_repeated_rows_at_any_partition(model, generato
 
 
 @pytest.mark.parametrize("loss", [Hinge(), Logistic()], ids=["hinge", "logistic"])
-def test_the_objective_of_repelling_components_is_that_of_repeated_rows(loss, generator) -> None:
+def test_the_objective_of_repelling_components_is_that_of_repeated_rows(loss, cpu_generator) -> None:
     (one, weighted), (other, repeated) = both(DDPM(loss=loss))
     landscape, expected = Landscape.of(one, weighted, 0.7), Landscape.of(other, repeated, 0.7)
     close(landscape.empty_cost, expected.empty_cost, 1e-6)
     close(landscape.empty, expected.empty, 1e-5)
     for _ in range(5):
-        labels = torch.randint(3, (len(WEIGHTS),), generator=generator).unique(return_inverse=True)[1]
+        labels = torch.randint(3, (len(WEIGHTS),), generator=cpu_generator).unique(return_inverse=True)[1]
         states = []
         for place, z in ((landscape, labels), (expected, labels[REPEATED])):
             empty = place.empty.repeat(int(labels.max()) + 1, 1, 1)
@@ -324,11 +324,11 @@ def test_a_component_opens_where_the_weights_pay_for_it() -> None:
         assert found.num_components == expected
 
 
-def test_gains_of_births_and_merges_are_what_the_objective_changes_by(generator) -> None:
+def test_gains_of_births_and_merges_are_what_the_objective_changes_by(cpu_generator) -> None:
     problem = Pair.of(DPM()).weighted
     state = replace(descent.init(problem, 0.5), grows=True)
     state, cost = descent.assign(state, problem)
-    opened, _ = descent.fit_components(open_components(state, cost, problem, generator), problem, 1)
+    opened, _ = descent.fit_components(open_components(state, cost, problem, cpu_generator), problem, 1)
     assert opened.num_components > 2
     before = descent.objective(problem, opened)
     parts = descent.fit_components(opened, problem, 1)[1]
