@@ -292,7 +292,7 @@ def test_compare_prints_one_table(table, tmp_path, capsys):
     assert (tmp_path / "compare.png").stat().st_size > 10_000
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("small_backends", "small_searches")
 def test_compare_is_repeatable(tmp_path, capsys):
     table = write(tmp_path / "few.csv", [HEADER, *animals(16)])

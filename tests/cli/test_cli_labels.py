@@ -111,6 +111,7 @@ def test_each_line_is_shown_as_soon_as_it_is_there(table, tmp_path, capsys, monk
     assert [method["name"] for method in kept["methods"]] == RIVALS[:2]
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("small")
 def test_gibbs_joins_when_it_is_asked_for(table, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("regbayes.cli.compare.rivals", lambda *_: {})

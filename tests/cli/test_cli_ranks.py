@@ -72,6 +72,7 @@ def require_same(folder: Path, tolerance: float) -> None:
             torch.testing.assert_close(two.samples[name], one.samples[name], rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "options",
     [

@@ -63,7 +63,7 @@ def counted(group, rank, *arguments, work=fit):
     return numbers[1:]
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize(("way", "case"), MOST)
 def test_a_sweep_has_few_reductions(two_ranks, way, case) -> None:
     assert case in CASES

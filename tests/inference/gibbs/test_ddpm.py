@@ -539,6 +539,7 @@ def test_scans_keep_scores_with_their_hyperplanes(num_reserved: int) -> None:
     assert len(sizes) == 3 if num_reserved == 2 else len(sizes) > 1
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("compiled", [True, False])
 def test_a_lone_point_takes_a_hyperplane_by_its_gain(compiled: bool) -> None:
@@ -657,7 +658,7 @@ def exact_draws(model: DDPM, num_draws: int, *, truncated: bool) -> Posterior:
     return PartitionPosterior(model, Gibbs(), structure_of(model).stack(draws), [num_draws], trace)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("truncated", [False, True])
 @pytest.mark.parametrize("loss", LOSSES)

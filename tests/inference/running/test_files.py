@@ -333,6 +333,7 @@ def test_content_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
         write_file(tmp_path / "deep.pt", "plain", {"given": deep})
 
 
+@pytest.mark.nightly
 def test_to_write_and_to_read_takes_the_memory_of_the_content_alone(tmp_path: Path) -> None:
     """Of 200 MB; more than one tensor, since those with gaps are copied one at a time."""
     code = """
@@ -597,7 +598,7 @@ def mutants(value: Any) -> list[Any]:
     return found
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(7)
 @pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
 @pytest.mark.parametrize("name", ["InfiniteSVM", "DDPM", "IHMM", "BNMC", "InfiniteLatentSVM", "MedLDA", "MultiTask"])
 def test_changed_content_is_refused_at_load_or_works(name: str, tmp_path: Path) -> None:

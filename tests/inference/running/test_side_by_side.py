@@ -152,7 +152,7 @@ class Deadly(Walk):
 START = "ended with exit code -9 .* from step 0 of 20, with the same draws"
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("kernel", "model", "schedule", "messages"),
     [
@@ -239,6 +239,7 @@ def test_ctrl_c_keeps_what_chains_have_reported_and_they_go_on_bit_for_bit(tmp_p
     require_same(run(walking(), Walk(), DATA, replace(KEPT, num_jobs=1, resume=file)))
 
 
+@pytest.mark.nightly
 def test_no_process_outlasts_a_fit_that_is_killed(tmp_path: Path) -> None:
     """Not even in the middle of a sweep."""
     script = tmp_path / "script.py"

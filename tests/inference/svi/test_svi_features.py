@@ -283,7 +283,7 @@ def best_of_a_generic_optimizer(model, data, num_starts=3) -> float:
     return max(-minimize(minus_bound, flat.numpy(), jac=True, options={"maxiter": 150}).fun for flat in starts)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("prior", [IndianBuffetProcess(1.5), BetaBernoulli(1.5)], ids=["stick", "beta"])
 @pytest.mark.parametrize("loss", [Hinge(0.8), Logistic()], ids=["hinge", "logistic"])
 def test_the_gibbs_rule_bounds_the_evidence(loss, prior) -> None:
