@@ -24,19 +24,25 @@ def warn_without_maximum(program: Callable[[Any], None], data: object, latents: 
     names = [name for name in latents if _is_infinite(sites[name]["fn"])]
     if not names:
         return
-    values = [f"{name} {float(found[name]):.3g}" for name in ("concentration", "discount") if name in found]
+    structural = not {"sticks", "transitions", "probabilities", "concentration"}.isdisjoint(names)
+    known = [f"{name} {float(found[name]):.3g}" for name in ("concentration", "discount") if name in found]
+    given = f"With {' and '.join(known)} the" if structural and known else "The"
     others = " and no discount" if "discount" in found else ""
+    mend = (
+        f"one with a larger fixed concentration{others}" if structural else "that of a likelihood with a stronger prior"
+    )
     warn(
-        f"With {' and '.join(values) or 'this prior'} the density of {' and '.join(names)} is infinite at an end, so "
-        'that the maximum that "AutoDelta" seeks does not exist: take another guide, such as "AutoNormal", or a prior '
-        f"that is finite there, such as one with a larger fixed concentration{others}.",
+        f"{given} density of {' and '.join(names)} is infinite at an end, so that the maximum that "
+        '"AutoDelta" seeks does not exist: take another guide, such as "AutoNormal", or a prior that is finite there, '
+        f"such as {mend}.",
         NoMaximum,
     )
 
 
 def _is_infinite(law: Any) -> bool:
-    """Whether a Beta or Dirichlet law has a density that is infinite at an end of its support."""
+    """Whether a Beta, Dirichlet or Gamma law has a density that is infinite at an end of its support."""
     while isinstance(law, dist.Independent | dist.MaskedDistribution):
         law = law.base_dist
-    shapes = {dist.Beta: ("concentration1", "concentration0"), dist.Dirichlet: ("concentration",)}
+    one = ("concentration",)
+    shapes = {dist.Beta: ("concentration1", "concentration0"), dist.Dirichlet: one, dist.Gamma: one}
     return any(bool((getattr(law, name) < 1).any()) for name in shapes.get(type(law), ()))

@@ -26,6 +26,7 @@ from regbayes.models import (
     Logistic,
     MedLDA,
     PitmanYor,
+    PoissonGamma,
     SphericalGaussian,
 )
 from regbayes.models.scores import scores
@@ -165,11 +166,14 @@ def test_an_estimate_that_does_not_exist_is_told(recwarn) -> None:
             r"With concentration 0\.5 the density of sticks is infinite.*a larger fixed concentration",
         ),
         (learned, "With concentration 0"),
+        (DirichletProcess(concentration_prior=(0.5, 0.1)), "the density of concentration is infinite"),
         (PitmanYor(0.25, 2.0), r"concentration 2 and discount 0\.25 .*concentration and no discount"),
     ]:
         with pytest.warns(NoMaximum, match=told) as found:
             point.fit(DPM(SphericalGaussian(), truncation=6, prior=prior), X)
         assert len(found) == 1
+    with pytest.warns(NoMaximum, match="^The density of rate is infinite.*a likelihood with a stronger prior"):
+        point.fit(DPM(PoissonGamma(shape=0.5, rate=1.0), truncation=6), X.abs().round())
 
 
 def test_what_they_cannot_do_is_said() -> None:
