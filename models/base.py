@@ -163,7 +163,8 @@ class Model(Config):
     def components(self, features: Tensor, targets: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Sites of the Pyro program: parameters of the likelihood [T, ...] and weights [T, P, C] of the hyperplanes."""
         with pyro.plate("components", self.truncation):
-            parameters = self.likelihood.parameters(self.likelihood.prior(), pyro.sample)
+            chi = self.likelihood.prior().to(features.device)
+            parameters = self.likelihood.parameters(chi, pyro.sample)
             weights = self.sample_weights(features, features.shape[1], targets.shape[1])
         return parameters, weights
 

@@ -58,7 +58,7 @@ def check_likelihood(likelihood: Likelihood, X: Any, *, generator: torch.Generat
     _check_resolve(likelihood, family, X)
     _check_program(family, generator)
     if not (isinstance(likelihood, ExponentialFamily) and isinstance(family, ExponentialFamily)):
-        return _check_densities(family, X, family.prior().expand(3, -1), generator)
+        return _check_densities(family, X, family.prior().to(X.device).expand(3, -1), generator)
     responsibilities = torch.rand(len(X), 3, generator=generator, dtype=X.dtype, device=X.device)
     chi = family.prior() + family.weighted_statistics(X, responsibilities)
     _check_densities(family, X, chi, generator)
@@ -109,7 +109,7 @@ def _check_weights(likelihood: Likelihood, X: Tensor) -> None:
 
 def _check_program(family: Likelihood, generator: torch.Generator) -> None:
     """Require that under a plate the program has sites named as the parameters, with the density of the draws."""
-    prior = family.prior()
+    prior = family.prior().to(generator.device)
     parameters = family.draw(prior.expand(3, -1), generator)
 
     def program() -> Parameters:

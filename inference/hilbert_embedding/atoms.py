@@ -25,7 +25,7 @@ from .mean_families import point_parameters
 
 def from_prior(family: Likelihood, truncation: int, generator: torch.Generator) -> Parameters:
     """T draws [T, ...] from the prior of a resolved likelihood."""
-    return family.draw(family.prior().expand(truncation, -1), generator)
+    return family.draw(family.prior().to(generator.device).expand(truncation, -1), generator)
 
 
 def from_rows(

@@ -260,7 +260,7 @@ def _fitting(family: Any, given: dict[str, Any], like: Tensor) -> Parameters:
             raise ValueError(f"components has values of {name!r} outside {distribution.support}.")
         return found[name]
 
-    read: Parameters = family.parameters(family.prior().expand(num_components, -1), require)
+    read: Parameters = family.parameters(family.prior().to(like.device).expand(num_components, -1), require)
     if others := sorted(found.keys() - read.keys()):
         raise ValueError(f"components has {', '.join(others)}, which {type(family).__name__} does not: leave it out.")
     return read

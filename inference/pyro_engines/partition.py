@@ -49,7 +49,7 @@ def start(model: Model, data: Data, generator: torch.Generator) -> Latents:
     if data.X.is_sparse:
         raise ValueError("X is sparse, but the program observes dense rows. Pass X.toarray(), or use Gibbs or SVI.")
     T, (_, C), P = model.truncation, data.targets.shape, data.features.shape[1]
-    chi = model.likelihood.prior().expand(T, -1)
+    chi = model.likelihood.prior().to(data.X.device).expand(T, -1)
     if isinstance(model.likelihood, ExponentialFamily):
         chi = chi + model.likelihood.statistics(far_apart(model.likelihood, data.X, T, generator))
     remaining = torch.arange(T, 1, -1, dtype=data.X.dtype, device=data.X.device)

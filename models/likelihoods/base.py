@@ -79,7 +79,10 @@ class Likelihood(Config, ABC):
         )
 
     def prior(self) -> Tensor:
-        """Hyperparameters chi0 [S] of a resolved family, the argument of `parameters`; [0] if there are none."""
+        """Hyperparameters chi0 [S] of a resolved family, the argument of `parameters`; [0] if there are none.
+
+        Backends that take a family without a conjugate prior move them to the device of the rows.
+        """
         return torch.empty(0)
 
     @abstractmethod

@@ -111,15 +111,15 @@ class LaplaceLocation(Likelihood):
 
     def parameters(self, chi, sample):
         scale = self.scale.expand(*chi.shape[:-1], -1)
-        return {"loc": sample("loc", dist.Normal(torch.zeros_like(scale), scale).to_event(1))}
+        return {"loc": sample("loc", dist.Normal(chi.new_zeros(1).to(scale.dtype), scale).to_event(1))}
 
     def distribution(self, parameters):
         return dist.Laplace(parameters["loc"], 1.0).to_event(1)
 
 
-def test_a_family_without_conjugacy_conforms():
-    check_likelihood(LaplaceLocation(), reals())
-    check_likelihood(LaplaceLocation(scale=1.0), reals())
+def test_a_family_without_conjugacy_conforms(device):
+    check_likelihood(LaplaceLocation(), reals().to(device))
+    check_likelihood(LaplaceLocation(scale=1.0), reals().to(device))
     assert LaplaceLocation().prior().shape == (0,)
 
 

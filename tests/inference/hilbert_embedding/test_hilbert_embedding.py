@@ -426,9 +426,9 @@ def test_components_from_the_prior_differ_by_seed_alone():
     assert not torch.equal(one.samples["parameters.loc"], other.samples["parameters.loc"])
 
 
-def test_a_family_of_a_user():
+def test_a_family_of_a_user(device):
     """Neither conjugate nor in closed form: random features, components from its prior or given."""
-    X = two_groups()
+    X = two_groups().to(device)
     given = {"loc": [[-2.0, -2.0], [2.0, 2.0], [2.0, -2.0]]}
     posterior = HilbertEmbedding(components=given).fit(DPM(LAPLACE), X)
     share = float((X[:, 0] < 0).double().mean())

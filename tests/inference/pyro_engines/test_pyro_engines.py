@@ -40,16 +40,18 @@ Y = torch.tensor([0, 0, 1, 1])
 NEAR = torch.tensor([[-0.6], [-0.2], [0.3], [0.5]], dtype=torch.float64)
 
 
-def test_predictions_without_conjugacy_come_from_the_drawn_parameters() -> None:
-    posterior = Autoguide(num_steps=100, num_samples=7, progress=False).fit(DPM(LaplaceLocation(), truncation=2), X)
-    new = torch.tensor([[-1.1], [0.2]], dtype=torch.float64)
+def test_predictions_without_conjugacy_come_from_the_drawn_parameters(device) -> None:
+    """Nothing of the family says on which device it is."""
+    model, rows = DPM(LaplaceLocation(), truncation=2), X.to(device)
+    posterior = Autoguide(num_steps=100, num_samples=7, progress=False).fit(model, rows)
+    new = rows.new_tensor([[-1.1], [0.2]])
     locs, log_mixture = posterior.samples["parameters.loc"], posterior.samples["log_mixture"][:, :2]
     by_hand = (dist.Laplace(locs, 0.3).log_prob(new.unsqueeze(1).unsqueeze(1)).sum(-1) + log_mixture).logsumexp(-1)
     expected = by_hand.logsumexp(1) - math.log(7)
     torch.testing.assert_close(posterior.log_predictive_density(new), expected)
     for backend in (Gibbs(), SVI(), SmallVariance()):
         with pytest.raises(NotImplementedError, match=r"LaplaceLocation.*NUTS"):
-            backend.fit(DPM(LaplaceLocation()), X)
+            backend.fit(DPM(LaplaceLocation()), rows)
 
 
 # -- a chain of NUTS: its density and its assignments are exact, which leaves Pyro's own steps to trust ----------------
