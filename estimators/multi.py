@@ -46,7 +46,7 @@ class _TaskEstimator(PosteriorEstimator):
     default_data: type[Any] = TaskData
 
     def fitted(self, parts: tuple[Any, Backend], X: Any, targets: Any, *, held_out: bool = False) -> Any:
-        """The posterior of X [N, D], dense or sparse, and targets [N, M]; dense rows are put in a canonical order.
+        """The posterior of X [N, D], dense or sparse, and targets [N, M]; rows are put in a canonical order.
 
         A fit with `held_out` rows serves calibration and must be complete: Ctrl-C is raised.
         """

@@ -20,7 +20,7 @@ class SortedRows:
     """The M rows of a fit, from N rows of a user."""
 
     X: Any  # [M, D], an array or a sparse matrix
-    y: NDArray[Any] | None  # [M]
+    y: Any  # [M], or label sets [M, L], an array or a sparse matrix; None: no targets
     weights: NDArray[np.float64] | None  # [M]; None: all 1
     place: NDArray[np.int64]  # [N] the index of each row of the user among the M rows
 
@@ -28,21 +28,21 @@ class SortedRows:
     def num_different(self) -> int:
         """The number of rows, or 1 if there are only two and these are equal."""
         number: int = self.X.shape[0]
-        if number != 2 or scipy.sparse.issparse(self.X):
+        if number != 2:
             return number
-        alike = (self.X[0] == self.X[1]).all() and (self.y is None or np.all(self.y[0] == self.y[1]))
-        return 1 if alike else 2
+        tables = [_words_of_rows(table) for table in (self.X, self.y) if table is not None]
+        return 1 if all(np.all(words[0] == words[1]) for words in tables) else 2
 
 
-def sort_rows(X: Any, y: NDArray[Any] | None, weights: NDArray[np.float64] | None, *, merge: bool) -> SortedRows:
+def sort_rows(X: Any, y: Any, weights: NDArray[np.float64] | None, *, merge: bool) -> SortedRows:
     """Sort rows X [N, D], targets y [N] and weights [N] by a hash of x, and of y if it is a label.
 
     With `merge` equal rows become one, whose weight is their sum. If all rows are equal they become two, as a fit needs
-    at least two rows. Sparse rows stay in their order.
+    at least two rows. The order of sparse rows is not that of the same rows as an array.
     """
-    if scipy.sparse.issparse(X):
-        return SortedRows(X, y, weights, np.arange(X.shape[0]))
-    order, differs = _sorted(X, y, weights)
+    sets = y is not None and y.ndim == 2 and scipy.sparse.issparse(X)  # of labels, which may be sparse too
+    targets = _words_of_rows(scipy.sparse.csr_array(y)).astype(np.int64) if sets else y
+    order, differs = _sorted(_words_of_rows(X), targets, weights)
     if merge:
         differs[1:2] |= not differs[1:].any()
         groups = np.cumsum(differs) - 1
@@ -149,6 +149,24 @@ def _towards_all(values: NDArray[np.float64], variances: NDArray[np.float64]) ->
 def in_units(mean: float, scale: float, unit: float) -> tuple[float, float]:
     """Convert moments of numbers that were divided by a unit; a deviation that is only rounding becomes 1."""
     return mean * unit, scale * unit if scale > np.finfo(np.float64).eps * abs(mean) else 1.0
+
+
+def _words_of_rows(X: Any) -> NDArray[Any]:
+    """Numbers [N, W] that are equal for equal rows X [N, D] alone: an array itself; of sparse rows a hash of 64 bits.
+
+    The hash adds up those of the entries that are not 0, so that it takes no time for the others. It is given as two
+    numbers below 2^32, which double precision holds.
+    """
+    if not scipy.sparse.issparse(X):
+        return X
+    entries = X.tocsr(copy=not X.has_canonical_format)
+    entries.sum_duplicates()
+    number = entries.data != 0
+    columns, bits = entries.indices[number].astype(np.uint64), _bits(entries.data[number])
+    hashes = _mixed(_mixed(_mixed(np.full(len(bits), _FACTOR), columns), bits), columns)
+    found = np.zeros(X.shape[0], dtype=np.uint64)
+    np.add.at(found, np.repeat(np.arange(X.shape[0]), np.diff(entries.indptr))[number], hashes)
+    return np.column_stack([found >> np.uint64(32), found & np.uint64(0xFFFFFFFF)]).astype(np.float64)
 
 
 def _sorted(

@@ -187,4 +187,7 @@ _NUMBERS = {"rows": "{} rows", "columns": "{} columns", "largest block": "blocks
 _NAMES = {"targets": "y", "x": "X", "weights": "sample_weight", "loss_weights": "loss_weight"}
 _HASH = re.compile(r"[0-9a-f]{32}")
 _DIGEST = re.compile(r"(\w+(?: sparse)?) (\[[\d, ]*\]) [0-9a-f]{16,32}")
-_SAME = "Resume with the same data, model and options; only the number of steps, draws and chains may grow."
+_SAME = (
+    "Resume with the same data, model and options; only the number of draws, chains, restarts and steps may grow, and "
+    "that of stochastic steps if num_full_steps=0."
+)

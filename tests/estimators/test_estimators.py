@@ -29,6 +29,7 @@ from regbayes.models import (
     InfiniteSVM,
     Logistic,
     MultinomialDirichlet,
+    PoissonGamma,
     PrincipalDirections,
     SphericalGaussian,
     SquaredHinge,
@@ -382,6 +383,36 @@ def test_the_order_of_rows_does_not_hang_on_the_units_of_targets(dtype):
     alone = sort_rows(X, rng.normal(size=200), None, merge=True)
     assert 165 < (np.diff(alone.X, axis=0) != 0).any(1).sum() < 190
     assert abs(np.corrcoef(alone.y[1:], alone.y[:-1])[0, 1]) < 0.2
+
+
+@pytest.mark.parametrize(
+    "inference", [BACKENDS["svi"], SmallVariance(num_components=3), QUICK["gibbs"]], ids=list("svg")
+)
+def test_a_fit_to_sparse_rows_depends_on_how_often_each_occurs(inference):
+    rng = np.random.default_rng(0)
+    X, y = scipy.sparse.csr_array(rng.poisson(0.5, (60, 8)).astype(float)), rng.integers(2, size=60)
+    order, weights = rng.permutation(60), rng.integers(0, 3, 60)
+    copies = np.repeat(order, weights[order])
+    model = InfiniteSVM(PoissonGamma(), feature_map=PrincipalDirections(4), truncation=6)
+    once, weighted = Classifier(model, inference).fit(X, y), Classifier(model, inference)
+    assert_allclose(clone(once).fit(X[order], y[order]).predict_proba(X), once.predict_proba(X), atol=1e-8)
+    found = weighted.fit(X, y, sample_weight=weights).predict_proba(X)
+    assert_allclose(clone(once).fit(X[copies], y[copies]).predict_proba(X), found, atol=1e-8)
+
+
+def test_equal_sparse_rows_are_found_however_they_are_written():
+    rng = np.random.default_rng(0)
+    dense = rng.integers(0, 3, (200, 3)).astype(float)
+    starts, columns = np.arange(0, 1201, 6), np.tile([2, 0, 1, 0, 1, 2], 200)  # zeros, no order, entries in two parts
+    values = np.column_stack([dense[:, [2, 0, 1]] - 1, np.ones((200, 3))]).ravel()
+    seen = sort_rows(scipy.sparse.csr_array((values, columns, starts), shape=(200, 3)), None, None, merge=True)
+    plain = sort_rows(scipy.sparse.csr_array(dense), None, None, merge=True)
+    assert_array_equal(seen.X.toarray(), plain.X.toarray())
+    assert_array_equal(plain.X.toarray()[plain.place], dense)
+    different, counts = np.unique(dense, axis=0, return_counts=True)
+    assert_array_equal(plain.weights[np.lexsort(plain.X.toarray().T[::-1])], counts)
+    assert len(different) == plain.num_different == 27
+    assert sort_rows(scipy.sparse.csr_array(dense[[0, 0]]), None, None, merge=True).num_different == 1
 
 
 def test_a_regression_does_not_hang_on_the_units_of_targets():

@@ -20,6 +20,7 @@ from regbayes.estimators import (
     SequenceClusterer,
 )
 from regbayes.estimators.label_folds import deal_rows, taught
+from regbayes.estimators.rows import sort_rows
 from regbayes.inference import SVI, Gibbs, SmallVariance
 from regbayes.inference.posterior.label_calibration import best_thresholds, shared_threshold
 from regbayes.models import BNMC, BernoulliBeta, MultinomialDirichlet, MultiTaskInfiniteLatentSVM, PrincipalDirections
@@ -86,9 +87,10 @@ def test_a_label_of_a_matrix_that_is_minus_one_is_missing(model: BNMC) -> None:
 
 def test_label_sets_of_a_model_and_of_an_estimator_miss_alike() -> None:
     fit = MultiLabelClassifier(COUNTS, SVI(num_steps=10), cv=None)
-    rows, signs = scipy.sparse.csr_array(X), np.where(HIDDEN, -1, Y)  # sparse rows stay in their order
+    rows, signs = scipy.sparse.csr_array(X), np.where(HIDDEN, -1, Y)
     fit.partial_fit(rows, signs)
-    model = SVI(num_steps=10).fit(COUNTS, rows, signs)
+    seen = sort_rows(rows, HOLES, None, merge=False)  # in the order in which the estimator fits them
+    model = SVI(num_steps=10).fit(COUNTS, seen.X, np.where(np.isnan(seen.y), -1, seen.y).astype(int))
     assert_allclose(fit.predict_proba(X), model.predict_proba(X), rtol=1e-6)
     before = fit.predict_proba(X)
     fit.partial_fit(X[:9], np.full((9, 3), -1))  # rows alone
