@@ -58,7 +58,8 @@ class BNMC(Model):
         these: a prior that counts as one row and knows which labels are rare
     loss : margin loss of each label: a binary one, such as `Logistic` or `Hinge`
     prior : over the partition, `DirichletProcess`, `PitmanYor` or `MixtureOfFiniteMixtures` (Gibbs, small variance)
-    feature_map : what the classifiers see of x; sparse X needs one that takes it, such as `PrincipalDirections`
+    feature_map : what the classifiers see of x, with a constant feature 1 added; sparse X needs one that takes it,
+        such as `PrincipalDirections`
     weight_scale : nu > 0, prior standard deviation of the classifier weights
     truncation : T >= 2, number of components of the Pyro program, of SVI and of the blocked Gibbs scan
     joint : "product": the mixture and the classifiers each have a factor of the labels; "and": a label needs both, its

@@ -34,7 +34,7 @@ class DDPM(Hyperplanes, Mixture):
         costs up to 4 c nats a row with a hinge of strength c (0.4 by default), for any number of rows; it remains only
         if the log density of a row gains more
     prior : over the partition, `DirichletProcess`, `PitmanYor` or `MixtureOfFiniteMixtures` (Gibbs, small variance)
-    feature_map : what the hyperplanes see of x, by default leading principal directions
+    feature_map : what the hyperplanes see of x, by default leading principal directions and a constant feature
     weight_scale : nu > 0, prior standard deviation of the hyperplanes' weights; as it tends to 0 the model becomes a
         `DPM`
     truncation : T >= 2, number of components of the Pyro program, of SVI and of the blocked Gibbs scan

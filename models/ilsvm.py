@@ -38,7 +38,8 @@ class InfiniteLatentSVM(Labelled, FeatureModel):
     loss : margin loss. A binary loss is used one-versus-rest when there are more than two classes
     prior : over the features, `IndianBuffetProcess` or `BetaBernoulli`
     feature_map : what the classifiers see of x beside the latent features: `Standardized`, in which a missing entry is
-        the mean of its column, or any callable from [N, D] to [N, P]; None: a constant, as for sparse rows
+        the mean of its column, or any callable from [N, D] to [N, P], with a constant feature 1 added; None:
+        the constant alone, as for sparse rows
     weight_scale : nu > 0, prior standard deviation of the classifier weights
     truncation : K >= 2, number of features of the Pyro program, of SVI and of the blocked Gibbs scan
     classes : sorted integer labels [L]; None: those in the data

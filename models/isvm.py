@@ -38,7 +38,7 @@ class InfiniteSVM(Labelled, Mixture):
     loss : margin loss. A binary loss is used one-versus-rest when there are more than two classes
     prior : over the partition, `DirichletProcess`, `PitmanYor` or `MixtureOfFiniteMixtures` (Gibbs, small variance)
     feature_map : what the classifiers see of x: `Standardized`, `Nystroem` (a kernel), `PrincipalDirections`, or
-        any callable from [N, D] to [N, P]
+        any callable from [N, D] to [N, P]; a constant feature 1 is added to what it gives
     weight_scale : nu > 0, prior standard deviation of the classifier weights
     truncation : T >= 2, number of components of the Pyro program, of SVI and of the blocked Gibbs scan
     classes : sorted integer labels [L]; None: those in the data

@@ -49,7 +49,7 @@ class MultiTaskInfiniteLatentSVM(Model):
     prior : over the projection, `IndianBuffetProcess` or `BetaBernoulli`
     preprocessing : a feature map of X for the projection; the rows of Z are its features. None: X as it is
     feature_map : what the classifiers see of X beside the projection: `Standardized`, or any callable from [N, D] to
-        [N, P]; None: a constant
+        [N, P], with a constant feature 1 added; None: the constant alone
     weight_scale : nu > 0, prior standard deviation of the classifier weights
     truncation : K >= 2, number of features
     classes : the two labels, sorted [2]; None: those in the data

@@ -12,6 +12,7 @@ import pytest
 from grid import with_grid
 
 import regbayes
+from regbayes.cli import main
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -95,6 +96,21 @@ def known_headings(page: str) -> list[str]:
 def test_readme_shows_the_grid_that_is_tested() -> None:
     text = README.read_text()
     assert text == with_grid(text), "run `make grid`"
+
+
+@pytest.mark.nightly
+def test_readme_shows_what_compare_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All but the seconds: accuracy, macro-F1 and K of each method."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare"]) == 0
+    shown, found = (
+        re.findall(r"^ *(\S.*?)  +(\d\S+ ± \S+) +(\S+) +(\S+)", text, flags=re.M)
+        for text in (README.read_text(), capsys.readouterr().out)
+    )
+    assert len(shown) == 6
+    assert shown == found
 
 
 def test_readme_is_short() -> None:

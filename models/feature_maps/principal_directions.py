@@ -20,9 +20,8 @@ class PrincipalDirections(FeatureMap):
     """(x - loc) axes: the leading principal directions, scaled so that the mean square length of a row is 1.
 
     All of X, unrotated, if it has no more columns than `num_directions`. The prior deviation of a score is then
-    about `weight_scale` (docs/derivations/repelling, "Features of the hyperplanes"). Of sparse rows the directions
-    come from subspace
-    iteration, and the rows stay sparse.
+    about `weight_scale` (docs/derivations/repelling, "Features of the hyperplanes"). Sparse rows stay sparse: their
+    directions come from a few rounds of subspace iteration, and are near the leading ones.
 
     Parameters
     ----------
@@ -73,7 +72,7 @@ def _directions(X: Rows, most: int, weights: Tensor | None) -> tuple[Tensor, Ten
     total: Any = all_count(len(X)) if weights is None else all_sum(weights.sum(dtype=torch.float64))
     loc = all_sum(_counted(X, weights).sum(0)) / total
     if isinstance(X, SparseRows):
-        axes = _subspace(X, loc, min(most, all_count(len(X)), X.shape[1]), weights)
+        axes = _near_leading(X, loc, most, weights)
         projected = X @ axes - loc @ axes
     else:
         centred = X - loc
@@ -113,10 +112,14 @@ def _leading(centred: Tensor, most: int, weights: Tensor | None) -> Tensor:
     return torch.linalg.eigh(all_sum(centred.T @ _counted(centred, weights))).eigenvectors.flip(1)[:, :most]
 
 
-def _subspace(X: SparseRows, loc: Tensor, most: int, weights: Tensor | None) -> Tensor:
-    """Orthonormal axes [D, P] near the leading directions of the centred rows, by subspace iteration."""
-    start = torch.randn(X.shape[1], most, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    axes = torch.linalg.qr(start.to(loc)).Q
+def _near_leading(X: SparseRows, loc: Tensor, most: int, weights: Tensor | None) -> Tensor:
+    """Orthonormal axes [D, P] near the leading directions of the centred rows, by subspace iteration; the identity if
+    P = D."""
+    num_columns = X.shape[1]
+    if num_columns <= most:
+        return torch.eye(num_columns, dtype=torch.float64, device=X.device)
+    most, generator = min(most, all_count(len(X))), torch.Generator().manual_seed(0)
+    axes = torch.linalg.qr(torch.randn(num_columns, most, generator=generator, dtype=torch.float64).to(loc)).Q
     for _ in range(_NUM_ROUNDS):
         projected = _counted(X @ axes - loc @ axes, weights)
         axes = torch.linalg.qr(all_sum(X.transposed_product(projected))).Q  # projected sums to 0: loc drops out
