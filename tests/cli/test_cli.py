@@ -577,7 +577,7 @@ def test_regression_needs_numbers_that_vary(tmp_path, capsys, table):
     assert "has 7 rows, but 3 folds need 8" in refuse(capsys, *arguments)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("small_backends", "small_searches")
 def test_compare_serves_regression_whose_svr_may_use_global_stream(tmp_path, capsys):
     table = prices(tmp_path / "prices.csv")

@@ -50,8 +50,7 @@ def test_priors_of_unknown_hyperparameters_conform(prior) -> None:
     check_prior(prior, num_data=3, truncation=4, num_draws=120)
 
 
-@pytest.mark.one_in(4)
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("prior", FREE, ids=str)
 def test_long_chains_of_hyperparameters_have_their_moments(prior) -> None:
     check_prior(prior, num_data=2, truncation=3, num_draws=1000, seed=1)

@@ -100,7 +100,7 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_text(path.read_text().replace(old, new))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_machine_code_follows_the_files_that_are_inlined(run):
     assert run() == (3.0, 0)
     assert run() == (3.0, 1)

@@ -29,6 +29,7 @@ FITS = {
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("name", "number"), [("hinge", 800), ("quartic", 300)])
 def test_topics_of_two_ranks_keep_the_posterior(name, number) -> None:
     """The first rank has one document; weights are drawn, or move by slice steps."""

@@ -211,6 +211,7 @@ def test_nothing_is_lost(repels):
     assert len(seen) > 3
 
 
+@pytest.mark.nightly
 def test_moves_add_up():
     """After many moves, what is kept of moves and components is what the states say."""
     X = rows(FullGaussian, 60)

@@ -143,6 +143,7 @@ def test_chains_that_hardly_move_are_slow() -> None:
     assert "thinning" in found.advice
 
 
+@pytest.mark.nightly
 def test_alarms_are_rarely_false() -> None:
     """One in a hundred by the permutations, also of draws that are not independent, and none that matters."""
     independent = [drawn([ONE] * 3, 30, seed=seed).diagnose() for seed in range(20)]

@@ -195,7 +195,7 @@ def test_fit_descends_converges_and_reports_its_objective(loss, generator) -> No
     assert naive_objective(problem, state) == pytest.approx(float(values[-1]), rel=1e-9)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_features_do_not_follow_noise_in_the_labels() -> None:
     """Four bits decide the odds of a label, so no rule is right for more than some 82 % of new rows."""
     stream = torch.Generator().manual_seed(1)
