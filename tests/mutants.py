@@ -137,6 +137,13 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "reach = 2 * strength * variance": "reach = strength * variance",
         "return -2.0 * self.strength * max(": "return -self.strength * max(",
     },
+    ("models/sparse.py", "models/test_arrays.py -k sparse"): {
+        "(rows @ ones).squeeze(1)).to(kind, copy=True)": "(rows @ ones).squeeze(1)).to(kind)",
+        "return self._compressed @ other": "return self._compressed @ other.flip(0)",
+    },
+    ("estimators/rows.py", "estimators/test_estimators.py -k sparse"): {
+        "_mixed(np.full(len(bits), _FACTOR), columns), bits), columns)": "bits, bits), bits)",
+    },
     ("models/sparse.py", "models/test_likelihoods.py -k sums_of_many_groups"): {
         "index_add_(0, own, values": "index_add_(0, own.flip(0), values",
         "yield function(X[rows])": "yield X[rows]",
