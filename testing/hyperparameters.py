@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution, biject_to
 
 from ..models.priors import Hyper
+from ..models.priors.hyper import hyper_product
 from ..models.priors.laws import PointLaw
 
 
@@ -27,7 +28,7 @@ def hyper_grid(prior: Any) -> tuple[Hyper, Tensor]:
         nodes, log_mass = (start[name].reshape(1), like.reshape(1)) if law is None else _nodes(law, step)
         axes.append(nodes)
         log_weights = (log_weights.unsqueeze(1) + log_mass).flatten()
-    values = torch.cartesian_prod(*axes).view(-1, len(axes)).T
+    values = hyper_product(axes, like)
     return dict(zip(laws, values, strict=True)), log_weights
 
 
@@ -44,7 +45,12 @@ def _nodes(law: Distribution, step: float) -> tuple[Tensor, Tensor]:
 def log_mean(prior: Any, log_value: Callable[[Hyper], Tensor]) -> Tensor:
     """log E exp(log_value(h)) [] over the laws of the hyperparameters, from a function of single values h to []."""
     values, log_weights = hyper_grid(prior)
-    return (torch.vmap(log_value)(values) + log_weights).logsumexp(0)
+    return (grid_values(log_value, values) + log_weights).logsumexp(0)
+
+
+def grid_values(function: Callable[[Hyper], Tensor], values: Hyper) -> Tensor:
+    """A function of single values h to [] at all values [G] of a grid, [G]; G = 1 without hyperparameters."""
+    return torch.vmap(function)(values) if values else function(values).unsqueeze(0)
 
 
 def log_structure_prior(law: PointLaw, sizes: tuple[int, ...]) -> float:

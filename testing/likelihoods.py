@@ -26,6 +26,8 @@ from ..models.config import resolved
 from ..models.dpm import DPM
 from ..models.likelihoods import ExponentialFamily, Likelihood, Parameters, Product
 from ..models.sparse import SparseRows
+from .normalization import check_mass
+from .requirements import named_errors
 
 
 @host.one_thread()
@@ -33,7 +35,9 @@ def check_likelihood(likelihood: Likelihood, X: Any, *, generator: torch.Generat
     """Check a family on rows X [N, D] of its support; a few dozen rows are enough.
 
     For any family it checks the program and the densities; for an `ExponentialFamily` all consequences of conjugacy
-    too.
+    too. The density of a family with independent columns of real or positive numbers, of numbers in the unit interval
+    or of counts must have the total mass 1, at parameters drawn from the prior. This is not checked where columns
+    depend on one another, where their totals are given, where rows cannot be drawn, and for hundreds of columns.
 
     Parameters
     ----------
@@ -54,11 +58,23 @@ def check_likelihood(likelihood: Likelihood, X: Any, *, generator: torch.Generat
     X = as_features(X, missing=likelihood.takes_missing).to_dense().double()
     generator = generator or torch.Generator(X.device).manual_seed(0)
     likelihood.check(X)
+    with named_errors(likelihood):
+        _check_family(likelihood, X, generator)
+
+
+def _check_family(likelihood: Likelihood, X: Tensor, generator: torch.Generator) -> None:
+    before = _stored(likelihood)
     family = likelihood.resolve(X)
+    changed = [name for name, now in _stored(likelihood).items() if not _is_as(before.get(name), now)]
+    message = f"resolve changed {', '.join(changed)} in place; expected a copy, self.replace(...)."
+    _require(not changed, message)
     _check_resolve(likelihood, family, X)
     _check_program(family, generator)
+    _check_support(family, X)
+    check_mass(family, X)
     if not (isinstance(likelihood, ExponentialFamily) and isinstance(family, ExponentialFamily)):
         return _check_densities(family, X, family.prior().to(X.device).expand(3, -1), generator)
+    _check_shapes(family, X)
     responsibilities = torch.rand(len(X), 3, generator=generator, dtype=X.dtype, device=X.device)
     chi = family.prior() + family.weighted_statistics(X, responsibilities)
     _check_densities(family, X, chi, generator)
@@ -90,8 +106,10 @@ def _check_resolve(likelihood: Likelihood, family: Likelihood, X: Tensor) -> Non
         _require(isinstance(value, Tensor), f"resolve left {name} as {value!r}; expected a tensor.")
         _require(value.dtype == X.dtype and value.device == X.device, f"resolve gave {name} another dtype or device.")
         _require(torch.equal(value, again[name]), f"resolving a resolved family changed {name}.")
-    _require(likelihood.resolve(X) is not likelihood, "resolve changed the family in place; expected a copy.")
-    resolved(likelihood, X)
+    try:
+        resolved(likelihood, X)
+    except ValueError as error:
+        raise AssertionError(str(error)) from error
     if "weights" in inspect.signature(likelihood.resolve).parameters:
         _check_weights(likelihood, X)
 
@@ -112,9 +130,14 @@ def _check_program(family: Likelihood, generator: torch.Generator) -> None:
     prior = family.prior().to(generator.device)
     parameters = family.draw(prior.expand(3, -1), generator)
 
+    def sample(name: str, law: Any) -> Tensor:
+        _require(callable(law), f"parameters: {name} has a law of torch; expected one of pyro.distributions.")
+        value: Tensor = pyro.sample(name, law)
+        return value
+
     def program() -> Parameters:
         with pyro.plate("components", 3):
-            return family.parameters(prior, pyro.sample)
+            return family.parameters(prior, sample)
 
     with torch.random.fork_rng(devices=[prior.device] if prior.is_cuda else []):
         free = poutine.trace(program).get_trace()
@@ -136,8 +159,15 @@ def _check_densities(family: Likelihood, X: Tensor, chi: Tensor, generator: torc
     _close(log_density, Likelihood.log_density(family, X, parameters), "log_density")
     enumerated = torch.arange(len(chi), device=X.device).unsqueeze(1)  # [T, 1], the shape of an enumerated site
     own = family.distribution({name: value[enumerated] for name, value in parameters.items()})
-    _require(own.event_shape == X.shape[1:], f"distribution has event shape {own.event_shape}; expected [D].")
     _close(own.log_prob(X), log_density.T, "distribution of enumerated parameters")
+
+
+def _check_support(family: Likelihood, X: Tensor) -> None:
+    """Require that rows have event shape [D] and that X [N, D] is in the support, at parameters from the prior."""
+    generator = torch.Generator(X.device).manual_seed(0)
+    parameters = family.draw(family.prior().to(X.device).expand(3, -1), generator)
+    own = family.distribution({name: value.unsqueeze(1) for name, value in parameters.items()})
+    _require(own.event_shape == X.shape[1:], f"distribution has event shape {own.event_shape}; expected [D].")
     whole = X.where(~X.isnan(), X.nan_to_num(-torch.inf).amax(0))  # a missing entry may take any value of its column
     inside = own.support is not None and bool(own.support.check(whole).all())
     _require(inside, "distribution: rows of X that `check` accepts are outside its support.")
@@ -146,13 +176,23 @@ def _check_densities(family: Likelihood, X: Tensor, chi: Tensor, generator: torc
 # -- exponential families --------------------------------------------------------------------------------------------
 
 
+def _check_shapes(family: ExponentialFamily, X: Tensor) -> None:
+    """Require statistics [N, S] of rows X [N, D] as long as the prior [S], and normalizers [N]."""
+    statistics, N, S = family.statistics(X), len(X), len(family.prior())
+    found = {"statistics": (statistics, (N, S)), "log_base_measure": (family.log_base_measure(X), (N,))}
+    for name, (value, shape) in found.items():
+        _require(
+            value.shape == shape, f"{name} has shape {tuple(value.shape)}; expected {shape}, for a prior [S = {S}]."
+        )
+    shape = family.log_partition(family.prior().expand(N, -1)).shape
+    _require(shape == (N,), f"log_partition has shape {tuple(shape)} for hyperparameters {(N, S)}; expected {(N,)}.")
+
+
 def _check_statistics(
     family: ExponentialFamily, X: Tensor, responsibilities: Tensor, generator: torch.Generator
 ) -> None:
-    """Check the statistics' shapes, and compare the sums over components [K, S] with plain sums."""
+    """Compare the sums over components [K, S] with plain sums."""
     statistics, prior = family.statistics(X), family.prior()
-    _require(statistics.shape == (len(X), *prior.shape), "statistics and prior differ in length.")
-    _require(family.log_base_measure(X).shape == (len(X),), "log_base_measure has not the shape [N].")
     _close(family.weighted_statistics(X, responsibilities), responsibilities.T @ statistics, "weighted_statistics")
     assignments = torch.randint(4, (len(X),), generator=generator, device=X.device)
     assignments[assignments == 2] = 3  # so that one component is empty
@@ -333,6 +373,23 @@ def _check_compiled(likelihood: ExponentialFamily, X: Tensor) -> None:
 
 
 # -- tools -----------------------------------------------------------------------------------------------------------
+
+
+def _stored(family: Likelihood) -> dict[str, tuple[Any, Any]]:
+    """The attributes of a family by name, each with a copy if it is a tensor; not those that are cached."""
+    known = {
+        name: value
+        for name, value in vars(family).items()
+        if not hasattr(getattr(type(family), name, None), "attrname")
+    }
+    return {name: (value, value.clone() if isinstance(value, Tensor) else value) for name, value in known.items()}
+
+
+def _is_as(before: tuple[Any, Any] | None, now: tuple[Any, Any]) -> bool:
+    """Whether an attribute is the same object, with the same numbers, as `before`."""
+    if before is None or before[0] is not now[0]:
+        return False
+    return not isinstance(now[0], Tensor) or torch.equal(before[1].nan_to_num(), now[1].nan_to_num())
 
 
 def _hyperparameters(family: Likelihood) -> dict[str, Any]:

@@ -13,12 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..inference.classifiers.minimum import slopes
 from ..inference.compiled._numba_losses import margins
 from ..inference.compiled.decorators import entry_of
 from ..models.compiled import compiled_loss
 from ..models.distributions.sampling import normals
 from ..models.host import one_thread
 from ..models.losses import Loss, Masked
+from .requirements import named_errors, require, require_close
 
 _NUM_DRAWS = 4_000
 _NUM_INHERITED_DRAWS = 500  # of scores by the default, which is checked with every loss that has it
@@ -28,6 +30,7 @@ _KS_LIMIT = 2.7  # limit of sqrt(n) times the distance to an exact law: probabil
 _SCALES = (0.3, 1.0, 4.0)
 _NUM_CLASSES = 4
 _CLOSE = 1e-6
+_STEP = 1e-2  # of slopes, for curvatures
 
 
 @one_thread()
@@ -53,11 +56,12 @@ def check_loss(loss: Loss, *, generator: torch.Generator | None = None) -> None:
     generator = generator or torch.Generator().manual_seed(0)
     like = torch.zeros((), dtype=torch.float64, device=generator.device)
     _check_parameters(loss)
-    (_check_joint if loss.meets else _check_elementwise)(loss, like, generator)
-    _check_mask(loss, like, generator)
-    if loss.has_conjugate:
-        _check_conjugate(loss, like, generator)
-    _check_compiled(loss, generator)
+    with named_errors(loss):
+        (_check_joint if loss.meets else _check_elementwise)(loss, like, generator)
+        _check_mask(loss, like, generator)
+        if loss.has_conjugate:
+            _check_conjugate(loss, like, generator)
+        _check_compiled(loss, generator)
 
 
 def _check_parameters(loss: Loss) -> None:
@@ -67,7 +71,7 @@ def _check_parameters(loss: Loss) -> None:
             try:
                 loss.replace(**{name: value}).checked()
             except ValueError as error:
-                _require(name in str(error), "checked", f"refuses {name} = {value!r} without its name")
+                require(name in str(error), "checked", f"refuses {name} = {value!r} without its name")
             else:
                 raise AssertionError(f"checked accepts {name} = {value!r}: state the domain of {name} at its field.")
 
@@ -77,6 +81,7 @@ def _check_elementwise(loss: Loss, like: Tensor, generator: torch.Generator) -> 
     for y in _targets(loss, like):
         _check_factor(loss, scores, y)
         _check_columns(loss, scores, y)
+        _check_parabola(loss, scores + 0.0137, y)
         if loss.has_expectation:
             _check_expectation(loss, scores, y)
         _check_conditional(loss, scores[::7] + 0.0137, y.expand(35, 1), slice(0, 1), generator)
@@ -92,7 +97,7 @@ def _check_elementwise(loss: Loss, like: Tensor, generator: torch.Generator) -> 
     if loss.target != "real":
         probabilities = loss.probabilities(scores)
         rising = (probabilities[:, 0].diff() <= 0) & (probabilities[:, -1].diff() >= 0)
-        return _require(rising.all(), "probabilities", "of the largest class do not rise with the score")
+        return require(rising.all(), "probabilities", "of the largest class do not rise with the score")
     try:
         loss.probabilities(scores)
     except NotImplementedError:
@@ -103,7 +108,7 @@ def _check_elementwise(loss: Loss, like: Tensor, generator: torch.Generator) -> 
 def _check_joint(loss: Loss, like: Tensor, generator: torch.Generator) -> None:
     y, scores = _signs(like), 2 * normals((_NUM_CLASSES, _NUM_CLASSES), generator, like)
     shape = tuple(loss.log_factor(scores, y).shape)
-    _require(shape == (_NUM_CLASSES, 1), "log_factor", f"has shape {shape}; expected [N, 1]")
+    require(shape == (_NUM_CLASSES, 1), "log_factor", f"has shape {shape}; expected [N, 1]")
     for columns in loss.blocks(_NUM_CLASSES):
         _check_conditional(loss, scores, y, columns, generator)
     _check_probabilities(loss, scores)
@@ -117,10 +122,10 @@ def _check_joint(loss: Loss, like: Tensor, generator: torch.Generator) -> None:
 
 def _check_factor(loss: Loss, scores: Tensor, y: Tensor) -> None:
     log_factor = loss.log_factor(scores, y)
-    _require(log_factor.shape == scores.shape, "log_factor", f"has shape {tuple(log_factor.shape)} for scores [241, 1]")
-    _require((log_factor <= 0).all(), "log_factor", "is positive somewhere; subtract its largest value")
+    require(log_factor.shape == scores.shape, "log_factor", f"has shape {tuple(log_factor.shape)} for scores [241, 1]")
+    require((log_factor <= 0).all(), "log_factor", "is positive somewhere; subtract its largest value")
     if loss.target == "sign":
-        _require((y * log_factor.diff(dim=0) >= -1e-12).all(), "log_factor", "does not rise with the score's own sign")
+        require((y * log_factor.diff(dim=0) >= -1e-12).all(), "log_factor", "does not rise with the score's own sign")
 
 
 def _check_columns(loss: Loss, scores: Tensor, y: Tensor) -> None:
@@ -128,9 +133,9 @@ def _check_columns(loss: Loss, scores: Tensor, y: Tensor) -> None:
     several = torch.cat([scores, scores.flip(0) / 2], 1)
     found, shape = loss.log_factor(several, y.expand_as(several)), tuple(several.shape)
     message = f"has shape {tuple(found.shape)} for scores {shape}; expected a factor of each, or `meets` = True"
-    _require(found.shape == several.shape, "log_factor", message)
+    require(found.shape == several.shape, "log_factor", message)
     alone = loss.log_factor(several[:, 1:], y.expand_as(scores))
-    _require_close(found[:, 1:], alone, "log_factor", "of one score depends on the others: set `meets` = True")
+    require_close(found[:, 1:], alone, "log_factor", "of one score depends on the others: set `meets` = True")
 
 
 def _check_likelihood(loss: Loss, scores: Tensor) -> None:
@@ -141,7 +146,7 @@ def _check_likelihood(loss: Loss, scores: Tensor) -> None:
     labels = [scores.new_tensor(value) for value in (range(num_labels) if loss.target == "level" else (-1, 1))]
     factors = [loss.log_factor(scores, y).exp() for y in (_signs(scores) if loss.meets else labels)]
     total = torch.stack(factors).sum(0)
-    _require_close(total, torch.ones_like(total), "log_factor", "sums to no 1 over labels, yet `is_likelihood` is True")
+    require_close(total, torch.ones_like(total), "log_factor", "sums to no 1 over labels, yet `is_likelihood` is True")
 
 
 def _check_expectation(loss: Loss, scores: Tensor, y: Tensor) -> None:
@@ -153,21 +158,21 @@ def _check_expectation(loss: Loss, scores: Tensor, y: Tensor) -> None:
         variance = torch.full_like(mean, deviation**2).requires_grad_()
         bound = loss.expected_log_factor(mean, variance, y)
         exact = loss.log_factor(mean + deviation * nodes, y) @ weights.unsqueeze(1)
-        _require((bound <= exact + _CLOSE).all(), "expected_log_factor", "exceeds E log phi, so it is no lower bound")
+        require((bound <= exact + _CLOSE).all(), "expected_log_factor", "exceeds E log phi, so it is no lower bound")
         by_mean, by_variance = torch.autograd.grad(bound.sum(), (mean, variance))
         precision, shift = loss.expect(mean, variance, y)
         where = f"at score variance {deviation**2:g}"
-        _require((precision >= 0).all(), "expect", f"has a negative precision {where}")
+        require((precision >= 0).all(), "expect", f"has a negative precision {where}")
         message = f"precision is not -2 d expected_log_factor / d var {where}"
-        _require_close(-precision / 2, by_variance, "expect", message)
+        require_close(-precision / 2, by_variance, "expect", message)
         message = f"shift - precision * mean is not d expected_log_factor / d mean {where}"
-        _require_close(shift - precision * mean, by_mean, "expect", message)
+        require_close(shift - precision * mean, by_mean, "expect", message)
         observed, value = loss.expect_with_bound(mean, variance, y)
         for found, alone in zip((*observed, value), (precision, shift, bound), strict=True):
-            _require_close(found, alone, "expect_with_bound", f"is not `expect` and `expected_log_factor` {where}")
+            require_close(found, alone, "expect_with_bound", f"is not `expect` and `expected_log_factor` {where}")
     touching = loss.expected_log_factor(scores, torch.zeros_like(scores), y)
     message = "at zero variance is not log_factor"
-    _require_close(touching, loss.log_factor(scores, y), "expected_log_factor", message, 2e-3)
+    require_close(touching, loss.log_factor(scores, y), "expected_log_factor", message, 2e-3)
 
 
 def _check_conditional(loss: Loss, scores: Tensor, y: Tensor, columns: slice, generator: torch.Generator) -> None:
@@ -177,11 +182,11 @@ def _check_conditional(loss: Loss, scores: Tensor, y: Tensor, columns: slice, ge
     must the pseudo-observation of `augment`, on average over omega (Fisher's identity).
     """
     reference = loss.reference(scores, y, columns)
-    shifted, sign, slope = scores[:, columns] - reference, y[:, columns], _slope(loss, scores, y)[:, columns]
+    shifted, sign, slope = scores[:, columns] - reference, y[:, columns], slopes(loss, scores, y)[:, columns]
     where = f"(score - reference) in column {columns.start}"
     precision, shift = loss.majorize(shifted, sign)
-    _require(torch.isfinite(precision).all() and torch.isfinite(shift).all(), "majorize", "is not finite")
-    _require((precision >= 0).all(), "majorize", "has a negative precision")
+    require(torch.isfinite(precision).all() and torch.isfinite(shift).all(), "majorize", "is not finite")
+    require((precision >= 0).all(), "majorize", "has a negative precision")
 
     def moved(change: Tensor) -> Tensor:
         others = scores.expand(len(change), -1, -1).clone()
@@ -190,18 +195,30 @@ def _check_conditional(loss: Loss, scores: Tensor, y: Tensor, columns: slice, ge
 
     change = torch.linspace(-12, 12, 481, dtype=scores.dtype, device=scores.device).view(-1, 1, 1)
     unmoved = loss.reference(moved(change), y, columns)
-    _require_close(unmoved, reference, "reference", "depends on the column it is for")
+    require_close(unmoved, reference, "reference", "depends on the column it is for")
     before, rise = loss.log_factor(scores, y), shift * change - precision * change * (2 * shifted + change) / 2
     lower = (rise <= loss.log_factor(moved(change), y) - before + 2e-3).all()
     # callers halve steps of the numerical default
-    _require(lower or not (loss.has_expectation or loss.meets), "majorize", f"crosses log_factor at {where}")
+    require(lower or not (loss.has_expectation or loss.meets), "majorize", f"crosses log_factor at {where}")
     smooth = (loss.log_factor(moved(change.new_tensor([-1e-3, 1e-3])), y).sum(0) - 2 * before).abs() < 1e-5
     message = f"does not touch log_factor at {where}"
-    _require_close((shift - precision * shifted)[smooth], slope[smooth], "majorize", message, _CLOSE)
+    require_close((shift - precision * shifted)[smooth], slope[smooth], "majorize", message, _CLOSE)
     if loss.is_augmented:
         draws = loss.augment(shifted.expand(_NUM_SLOPES, -1, -1), sign.expand(_NUM_SLOPES, -1, -1), generator)
         message = f"is not a mixture of phi at {where}: the mean of shift - precision * score is not phi's slope"
         _require_centered(draws.shift - draws.precision * shifted - slope, "augment", message)
+
+
+def _check_parabola(loss: Loss, scores: Tensor, y: Tensor) -> None:
+    """Require the slope of log_factor, and minus its curvature where it is positive, at smooth scores [N, 1]."""
+    precision, shift = loss.parabola(scores, y)
+    before, slope, after = (slopes(loss, scores + change, y) for change in (-_STEP, 0.0, _STEP))
+    curvature, bend = (before - after) / (2 * _STEP), (before - 2 * slope + after) / _STEP
+    smooth = bend.abs() <= _STEP * (1 + curvature.abs())
+    require(precision.isfinite().all() and (precision >= 0).all(), "parabola", "has a precision below 0")
+    message = "is not minus the curvature of log_factor, or 0 where that is negative"
+    require_close(precision[smooth], curvature[smooth].clamp(min=0.0), "parabola", f"precision {message}", 0.03)
+    require_close((shift - precision * scores)[smooth], slope[smooth], "parabola", "has not the slope of log_factor")
 
 
 def _check_probabilities(loss: Loss, scores: Tensor) -> None:
@@ -209,13 +226,13 @@ def _check_probabilities(loss: Loss, scores: Tensor) -> None:
     probabilities = loss.probabilities(scores)
     shape = (len(scores), max(2, scores.shape[1]))
     message = f"have shape {tuple(probabilities.shape)} for scores {tuple(scores.shape)}"
-    _require(probabilities.shape == shape, "probabilities", message)
-    _require_close(probabilities.sum(1), torch.ones_like(scores[:, 0]), "probabilities", "do not sum to one")
+    require(probabilities.shape == shape, "probabilities", message)
+    require_close(probabilities.sum(1), torch.ones_like(scores[:, 0]), "probabilities", "do not sum to one")
     if scores.shape[1] > 1:
         lead = probabilities.amax(1, keepdim=True) - probabilities.gather(1, scores.argmax(1, keepdim=True))
-        _require((lead <= 1e-12).all(), "probabilities", "have another order than scores")
+        require((lead <= 1e-12).all(), "probabilities", "have another order than scores")
     certain = loss.expected_probabilities(scores, torch.zeros_like(scores))
-    _require_close(certain, probabilities, "expected_probabilities", "at no variance are others")
+    require_close(certain, probabilities, "expected_probabilities", "at no variance are others")
 
 
 def _check_mask(loss: Loss, like: Tensor, generator: torch.Generator) -> None:
@@ -234,18 +251,18 @@ def _check_mask(loss: Loss, like: Tensor, generator: torch.Generator) -> None:
         exact = getattr(loss, name)(*arguments, y[:, :columns])
         pairs = zip(found, exact, strict=True) if isinstance(exact, tuple) else [(found, exact)]
         for part, whole in pairs:
-            _require(not part[~known].any(), name, "is not 0 at a missing target")
-            _require_close(part[known], whole[known], name, "changes if other targets are missing")
+            require(not part[~known].any(), name, "is not 0 at a missing target")
+            require_close(part[known], whole[known], name, "changes if other targets are missing")
     if loss.has_expectation:
         observed, bound = masked.expect_with_bound(scores, one, holed)
         alone = (*masked.expect(scores, one, holed), masked.expected_log_factor(scores, one, holed))
         for part, whole in zip((*observed, bound), alone, strict=True):
-            _require_close(part, whole, "expect_with_bound", "differs from both alone if targets are missing")
+            require_close(part, whole, "expect_with_bound", "differs from both alone if targets are missing")
     if loss.is_augmented:
         draws = masked.augment(scores[:, :1], holed[:, :1], generator)
-        _require(not any(part[~known].any() for part in draws), "augment", "is not 0 at a missing target")
-    slope = _slope(masked, scores, holed)
-    _require(not slope[~known].any() and slope.isfinite().all(), "log_factor", "has a slope at a missing target")
+        require(not any(part[~known].any() for part in draws), "augment", "is not 0 at a missing target")
+    slope = slopes(masked, scores, holed)
+    require(not slope[~known].any() and slope.isfinite().all(), "log_factor", "has a slope at a missing target")
     number = _number_of_scores(loss)
     free = masked.draw_score(2 * one[:1].expand(number, 1), holed[:1].expand(number, -1), generator)
     _require_centered(torch.stack([free, free.square() - 4], 1), "draw_score", "is not the prior's at a missing target")
@@ -262,7 +279,7 @@ def _check_compiled(loss: Loss, generator: torch.Generator) -> None:
     found = np.empty(len(y))
     entry_of(margins, form)(form, scores.cpu().numpy(), y.cpu().numpy(), found)
     exact = Masked(loss).log_factor(scores, y).sum(1).cpu()
-    _require_close(torch.from_numpy(found), exact, "log_factor", "of the compiled form is another")
+    require_close(torch.from_numpy(found), exact, "log_factor", "of the compiled form is another")
 
 
 # -- the conjugate ---------------------------------------------------------------------------------------------------
@@ -276,29 +293,29 @@ def _check_conjugate(loss: Loss, like: Tensor, generator: torch.Generator) -> No
     """
     y = _signs(like).repeat(50, 1) if loss.meets else torch.stack(_targets(loss, like)).repeat(100).unsqueeze(1)
     scores, others = (4 * normals(y.shape, generator, like) for _ in range(2))
-    slope, other = _slope(loss, scores, y), _slope(loss, others, y)
+    slope, other = slopes(loss, scores, y), slopes(loss, others, y)
 
     def young(score: Tensor, tilt: Tensor) -> Tensor:
         conjugate = loss.conjugate(tilt, y)
         shape = (len(y), 1) if loss.meets else y.shape
-        _require(conjugate.shape == shape, "conjugate", f"has shape {tuple(conjugate.shape)}; expected {tuple(shape)}")
+        require(conjugate.shape == shape, "conjugate", f"has shape {tuple(conjugate.shape)}; expected {tuple(shape)}")
         return (conjugate - loss.log_factor(score, y)).sum(1) + (tilt * score).sum(1)
 
     nothing = torch.zeros(len(y), dtype=like.dtype, device=like.device)
-    _require_close(young(scores, slope), nothing, "conjugate", "at minus the slope of the cost is not -t f - g(f)")
+    require_close(young(scores, slope), nothing, "conjugate", "at minus the slope of the cost is not -t f - g(f)")
     for share in (0.0, 0.3, 1.0):
         mixed = torch.lerp(slope, other, share)
-        _require(young(others, mixed).min() >= -_CLOSE, "conjugate", "is less than -t f - g(f) at some score")
-        _require_close(loss.feasible(mixed, y), mixed, "feasible", "moves a tilt that is in the domain")
+        require(young(others, mixed).min() >= -_CLOSE, "conjugate", "is less than -t f - g(f) at some score")
+        require_close(loss.feasible(mixed, y), mixed, "feasible", "moves a tilt that is in the domain")
     for factor in (-3.0, 1.3, 40.0):
-        _require(young(others, factor * slope).min() >= -_CLOSE, "conjugate", "is less than -t f - g(f) at some score")
+        require(young(others, factor * slope).min() >= -_CLOSE, "conjugate", "is less than -t f - g(f) at some score")
         inside = loss.conjugate(loss.feasible(factor * slope, y), y).isfinite().all()
-        _require(inside, "feasible", "gives a tilt outside the domain")
+        require(inside, "feasible", "gives a tilt outside the domain")
     for variance in (1e-3, 0.1, 3.0):
         width = torch.full_like(y, variance)
         tilt = loss.best_tilt(scores, width, y)
         message = f"is not the optimum for a point alone at variance {variance:g}"
-        _require_close(young(scores + variance * tilt, tilt), nothing, "best_tilt", message, _CLOSE)
+        require_close(young(scores + variance * tilt, tilt), nothing, "best_tilt", message, _CLOSE)
 
 
 # -- a component of one point ----------------------------------------------------------------------------------------
@@ -311,7 +328,7 @@ def _check_one_point(loss: Loss, scale: Tensor, y: Tensor, generator: torch.Gene
     log_prior = -(nodes / scale).square() / 2 - scale.log() - math.log(2 * math.pi) / 2
     log_density = log_prior + loss.log_factor(nodes, y)
     exact = log_density.logsumexp(0) + (nodes[1] - nodes[0]).log()
-    _require_close(loss.log_marginal(scale, y), exact, "log_marginal", f"is not the integral {where}", 1e-4)
+    require_close(loss.log_marginal(scale, y), exact, "log_marginal", f"is not the integral {where}", 1e-4)
     number = _number_of_scores(loss)
     draws = loss.draw_score(scale.expand(number), y.expand(number), generator)
     _require_law(draws, nodes, log_density, "draw_score", f"is not a draw from N(0, scale^2) phi {where}")
@@ -341,11 +358,11 @@ def _check_joint_one_point(loss: Loss, scale: Tensor, y: Tensor, generator: torc
     prior = scale * normals((num_draws, num_classes), generator, y)
     factors = loss.log_factor(prior, signs).exp()
     marginal = loss.log_marginal(scale.view(1, 1), y).exp()
-    _require(marginal.shape == (1, 1), "log_marginal", f"has shape {tuple(marginal.shape)}; expected [N, 1]")
+    require(marginal.shape == (1, 1), "log_marginal", f"has shape {tuple(marginal.shape)}; expected [N, 1]")
     _require_centered(factors - marginal, "log_marginal", f"is not the mean of the factor {where}")
 
     draws = loss.draw_score(wide, signs, generator)
-    _require(draws.shape == signs.shape, "draw_score", f"has shape {tuple(draws.shape)}; expected [N, L]")
+    require(draws.shape == signs.shape, "draw_score", f"has shape {tuple(draws.shape)}; expected [N, L]")
     score = draws.clone()
     for columns in loss.blocks(num_classes) if loss.is_augmented else []:
         reference = loss.reference(score, signs, columns)
@@ -370,8 +387,8 @@ def _check_optimum(loss: Loss, scale: Tensor, y: Tensor, others: Tensor, where: 
         return (scores / scale).square().sum(1, keepdim=True) / 2 - loss.log_factor(scores, y)
 
     score, cost = loss.one_point(scale.square(), y)
-    _require_close(cost, cost_of(score), "one_point", f"has a cost that is not that of its score {where}")
-    _require((cost <= cost_of(others).min() + _CLOSE).all(), "one_point", f"is not the minimum {where}")
+    require_close(cost, cost_of(score), "one_point", f"has a cost that is not that of its score {where}")
+    require((cost <= cost_of(others).min() + _CLOSE).all(), "one_point", f"is not the minimum {where}")
 
 
 def _moments(y: Tensor) -> dict[str, Callable[[Tensor], Tensor]]:
@@ -403,11 +420,6 @@ def _signs(like: Tensor) -> Tensor:
     return 2 * torch.eye(_NUM_CLASSES, dtype=like.dtype, device=like.device) - 1
 
 
-def _slope(loss: Loss, scores: Tensor, y: Tensor) -> Tensor:
-    leaf = scores.clone().requires_grad_()
-    return torch.autograd.grad(loss.log_factor(leaf, y).sum(), leaf)[0]
-
-
 def _gibbs_step(
     loss: Loss, score: Tensor, y: Tensor, scale: Tensor, generator: torch.Generator, reference: Tensor | float = 0.0
 ) -> Tensor:
@@ -429,21 +441,10 @@ def _require_law(draws: Tensor, nodes: Tensor, log_density: Tensor, method: str,
     rank = torch.arange(len(draws), dtype=exact.dtype, device=exact.device)
     distance = torch.maximum((rank + 1) / len(draws) - exact, exact - rank / len(draws)).max()
     statistic = float(distance) * math.sqrt(len(draws))
-    _require(statistic < _KS_LIMIT, method, f"{message} (Kolmogorov-Smirnov statistic {statistic:.2f})")
+    require(statistic < _KS_LIMIT, method, f"{message} (Kolmogorov-Smirnov statistic {statistic:.2f})")
 
 
 def _require_centered(values: Tensor, method: str, message: str) -> None:
     """Require that the means of independent values [n, ...] are zero within five standard errors."""
     ratio = float((values.mean(0).abs() / (values.std(0) / math.sqrt(len(values))).clamp(min=1e-12)).max())
-    _require(ratio < 5, method, f"{message} ({ratio:.1f} standard errors)")
-
-
-def _require_close(found: Tensor | float, exact: Tensor | float, method: str, message: str, tol: float = 1e-8) -> None:
-    found, exact = torch.as_tensor(found).detach(), torch.as_tensor(exact).detach()
-    gap = float(((found - exact).abs() / exact.abs().clamp(min=1.0)).max()) if found.numel() else 0.0
-    _require(gap <= tol, method, f"{message} (off by {gap:.1e})")
-
-
-def _require(condition: bool | Tensor, method: str, message: str) -> None:
-    if not bool(condition):
-        raise AssertionError(f"{method} {message}.")
+    require(ratio < 5, method, f"{message} ({ratio:.1f} standard errors)")

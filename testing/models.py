@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..models.base import coding_of
-from .references import reference_of
+from .references import check_program
 from .targets import check_target
 
 
@@ -23,6 +23,6 @@ def check_model(model: Any, X: Any, y: Any = None, *, lengths: Any = None, seed:
     ------
     AssertionError    naming the part that disagrees.
     """
-    reference_of(model).program(model, X, y, lengths, seed)
+    check_program(model, X, y, lengths, seed)
     if coding_of(model) is not None:
         check_target(model, X, y, seed)

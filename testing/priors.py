@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from pyro import poutine
@@ -15,7 +15,8 @@ from ..models.distributions.sampling import draw
 from ..models.priors import Hyper, PartitionPrior
 from ..models.priors.sticks import best_order, log_beta, log_labelled_prior, log_swap_ratio
 from .enumeration import partitions
-from .hyperparameters import hyper_grid
+from .hyperparameters import grid_values, hyper_grid
+from .requirements import named_errors, require, require_close
 
 
 def check_prior(
@@ -23,10 +24,11 @@ def check_prior(
 ) -> None:
     """Check a prior over partitions on `num_data` <= 6 points, by sums over all partitions and labellings.
 
-    A prior without sticks or jumps is checked in what it has. Urn, EPPF, sticks (with their infinite sum) and jumps at
-    the starting values must agree; label swaps and orders are those of the labelled prior; chains of `num_draws` draws
-    of the hyperparameters have the moments of quadrature; q(h) is the maximum of its bound; the price never falls;
-    `expected_components` is the mean over partitions.
+    A prior without sticks or jumps is checked in what it has. Urn, EPPF, sticks (with their infinite sum) and jumps
+    must agree at the starting values, and near the quartiles of the hyperparameters that have a law; label swaps and
+    orders are those of the labelled prior; chains of `num_draws` draws of the hyperparameters have the moments of
+    quadrature; q(h) is the maximum of its bound; the price never falls; `expected_components` is the mean over
+    partitions.
 
     Raises
     ------
@@ -34,22 +36,51 @@ def check_prior(
     """
     prior.checked()
     generator = torch.Generator().manual_seed(seed)
-    h = prior.start(torch.zeros(()))
-    _check_sites(prior)
-    _check_urn(prior, h, num_data)
-    _check_jumps(prior, h, generator)
+    with named_errors(prior):
+        _check_sites(prior)
+        h = prior.start(torch.zeros(()))
+        for at in (h, *_quartiles(prior, h)):
+            _check_process(prior, at, num_data, truncation, generator)
+        found, mean = prior.expected_components(num_data), _mean_components(prior, h, num_data)
+        require_close(found, mean, "expected_components", "is not the mean over partitions")
+        _check_hyperparameters(prior, h, truncation, num_draws, generator)
+        prices = [float(prior.price(1.3, num_components)) for num_components in range(1, 12)]
+        require(prices[0] > 0 and prices == sorted(prices), "price", f"falls with the number of components: {prices}")
+
+
+def _quartiles(prior: PartitionPrior, h: Hyper) -> Iterator[Hyper]:
+    """Values of the hyperparameters near the lower and upper quartiles of their laws; none if no law is given."""
+    laws = {name: law for name, law in prior.laws(torch.zeros(())).items() if law is not None}
+    generator = torch.Generator().manual_seed(0)
+    draws = {name: draw(law.expand((200,)), generator).sort().values for name, law in laws.items()}
+    return (h | {name: values[place] for name, values in draws.items()} for place in (50, 150) if draws)
+
+
+def _check_process(prior: PartitionPrior, h: Hyper, num_data: int, truncation: int, generator: torch.Generator) -> None:
+    """Check that urn, EPPF, sticks and jumps at these hyperparameters belong to one process."""
+    try:
+        _check_urn(prior, h, num_data)
+        _check_jumps(prior, h, generator)
+        if not prior.lacks("sticks"):
+            _check_sticks(prior, h, num_data, truncation)
+    except AssertionError as error:
+        values = ", ".join(f"{name} = {float(value):.3g}" for name, value in h.items())
+        raise AssertionError(f"{str(error).removesuffix('.')}{values and f', at {values}'}.") from None
+
+
+def _check_hyperparameters(
+    prior: PartitionPrior, h: Hyper, truncation: int, num_draws: int, generator: torch.Generator
+) -> None:
     counts = torch.tensor([3, 2, 1, 1])
     draws = _chain(lambda at: prior.draw(at, counts, generator), h, num_draws)
     _check_moments(prior, draws, lambda at: prior.log_partition(counts, at), "draw")
-    if not prior.lacks("sticks"):
-        _check_sticks(prior, h, num_data, truncation)
-        _check_orders(prior, h, truncation, generator)
-        counts = torch.tensor([2, 0, 3, 1, 0])
-        draws = _chain(lambda at: prior.draw_truncated(at, counts, generator), h, num_draws)
-        _check_moments(prior, draws, lambda at: log_labelled_prior(counts, *prior.sticks(at, 5)), "draw_truncated")
-        _check_expectations(prior, h, truncation, generator)
-    prices = [float(prior.price(1.3, num_components)) for num_components in range(1, 12)]
-    _require(prices[0] > 0 and prices == sorted(prices), "price", f"falls with the number of components: {prices}")
+    if prior.lacks("sticks"):
+        return
+    _check_orders(prior, h, truncation, generator)
+    counts = torch.tensor([2, 0, 3, 1, 0])
+    draws = _chain(lambda at: prior.draw_truncated(at, counts, generator), h, num_draws)
+    _check_moments(prior, draws, lambda at: log_labelled_prior(counts, *prior.sticks(at, 5)), "draw_truncated")
+    _check_expectations(prior, h, truncation, generator)
 
 
 # -- one process -----------------------------------------------------------------------------------------------------
@@ -62,45 +93,50 @@ def _check_sites(prior: PartitionPrior) -> None:
         torch.manual_seed(0)
         trace = poutine.trace(prior.sample).get_trace(like)
     h = trace.nodes["_RETURN"]["value"]
-    _require(set(trace.stochastic_nodes) == set(laws), "sample", f"has the sites {trace.stochastic_nodes}")
-    _require(h.keys() == prior.start(like).keys() == prior.hyperpriors(like).keys(), "start", "names other values")
+    require(set(trace.stochastic_nodes) == set(laws), "sample", f"has the sites {trace.stochastic_nodes}")
+    require(h.keys() == prior.start(like).keys() == prior.hyperpriors(like).keys(), "start", "names other values")
     total = torch.as_tensor(sum((law.log_prob(h[name]) for name, law in laws.items()), like))
-    _require_close(trace.log_prob_sum(), total, "sample", "draws from other laws than hyperpriors")
-    _require_close(prior.log_density(h), total, "log_density", "is not that of hyperpriors")
+    require_close(trace.log_prob_sum(), total, "sample", "draws from other laws than hyperpriors")
+    require_close(prior.log_density(h), total, "log_density", "is not that of hyperpriors")
 
 
 def _check_urn(prior: PartitionPrior, h: Hyper, num_data: int) -> None:
     log_sizes, log_new = prior.urn(h, num_data, num_data)
     shapes = log_sizes.shape, log_new.shape
-    _require(shapes == ((num_data + 1,), (num_data + 1,)), "urn", f"has tables of shapes {shapes}")
-    total, mean = 0.0, 0.0
+    require(shapes == ((num_data + 1,), (num_data + 1,)), "urn", f"has tables of shapes {shapes}")
+    total = 0.0
+    for sizes, joined in _extensions(num_data):
+        K, log_joint = len(sizes), torch.stack([prior.log_partition(counts, h) for counts in joined])
+        law = torch.cat([log_sizes[sizes], log_new[K : K + 1]]).log_softmax(0)
+        require_close(log_joint.log_softmax(0), law, "urn", f"is not the ratio of EPPFs at sizes {sizes.tolist()}")
+        require_close(log_joint.logsumexp(0), prior.log_partition(sizes, h), "log_partition", "is not consistent in N")
+        require_close(prior.log_expected_weights(sizes, h), law, "log_expected_weights", "are not those of the urn")
+        total += float(log_joint.logsumexp(0).exp())
+    require_close(total, 1.0, "log_partition", "does not sum to one over all partitions")
+
+
+def _extensions(num_data: int) -> Iterator[tuple[Tensor, list[Tensor]]]:
+    """Block sizes [K] of each partition of all points but one, and those after the last one joins a block or is new."""
     for labels in partitions(num_data - 1):
         sizes = torch.bincount(torch.tensor(labels))
-        K = len(sizes)
-        joined = [sizes + torch.eye(K + 1, dtype=torch.long)[k, :K] for k in range(K)] + [
-            torch.cat([sizes, sizes.new_ones(1)])
-        ]
-        log_joint = torch.stack([prior.log_partition(counts, h) for counts in joined])
-        law = torch.cat([log_sizes[sizes], log_new[K : K + 1]]).log_softmax(0)
-        _require_close(log_joint.log_softmax(0), law, "urn", f"is not the ratio of EPPFs at sizes {sizes.tolist()}")
-        _require_close(log_joint.logsumexp(0), prior.log_partition(sizes, h), "log_partition", "is not consistent in N")
-        _require_close(prior.log_expected_weights(sizes, h), law, "log_expected_weights", "are not those of the urn")
-        total += float(log_joint.logsumexp(0).exp())
-        mean += float(log_joint.exp() @ torch.tensor([float(len(counts)) for counts in joined], dtype=torch.float64))
-    _require_close(total, 1.0, "log_partition", "does not sum to one over all partitions")
-    _require_close(prior.expected_components(num_data), mean, "expected_components", "is not the mean over partitions")
+        one = torch.eye(len(sizes), dtype=torch.long)
+        yield sizes, [*(sizes + one), torch.cat([sizes, sizes.new_ones(1)])]
+
+
+def _mean_components(prior: PartitionPrior, h: Hyper, num_data: int) -> float:
+    """E[K] of N points, by a sum over partitions."""
+    counts = (torch.bincount(torch.tensor(labels)) for labels in partitions(num_data))
+    return sum(len(sizes) * float(prior.log_partition(sizes, h).exp()) for sizes in counts)
 
 
 def _check_sticks(prior: PartitionPrior, h: Hyper, num_data: int, truncation: int) -> None:
     a, b = prior.sticks(h, truncation)
-    _require(
-        a.shape == b.shape == (truncation - 1,), "sticks", f"have shapes {a.shape}, {b.shape} for T = {truncation}"
-    )
+    require(a.shape == b.shape == (truncation - 1,), "sticks", f"have shapes {a.shape}, {b.shape} for T = {truncation}")
     found = dict[tuple[int, ...], float]()
     for labels in itertools.product(range(truncation), repeat=num_data):
         counts = torch.bincount(torch.tensor(labels), minlength=truncation)
         log_prior = float(log_labelled_prior(counts, a, b))
-        _require_close(log_prior, _log_moment(counts.tolist(), a, b), "log_labelled_prior", "is no mean over sticks")
+        require_close(log_prior, _log_moment(counts.tolist(), a, b), "log_labelled_prior", "is no mean over sticks")
         first = tuple(dict.fromkeys(labels))
         blocks = tuple(map(first.index, labels))
         found[blocks] = found.get(blocks, 0.0) + math.exp(log_prior)
@@ -108,7 +144,7 @@ def _check_sticks(prior: PartitionPrior, h: Hyper, num_data: int, truncation: in
     variation = sum(abs(found.get(z, 0.0) - weight) for z, weight in exact.items()) / 2
     a, b = prior.sticks(h, truncation + 1)
     bound = num_data * float((b / (a + b)).prod())
-    _require(
+    require(
         variation <= bound + 1e-12, "sticks", f"are {variation:.3g} from the EPPF; at most {bound:.3g} is left after T"
     )
     # all of n points in one block: sum_k E pi_k^n, whose terms after the last stick are at most E r^n
@@ -119,7 +155,7 @@ def _check_sticks(prior: PartitionPrior, h: Hyper, num_data: int, truncation: in
         log_left = ((b + i) / (a + b + i)).log().sum(0).cumsum(0)
         together = float((log_v + torch.cat([log_left.new_zeros(1), log_left[:-1]])).exp().sum())
         left, one = float(log_left[-1].exp()), float(prior.log_partition(torch.tensor([n]), h).exp())
-        _require(
+        require(
             -1e-9 <= one - together <= left + 1e-9, "sticks", f"put {n} points together with {together}, the EPPF {one}"
         )
 
@@ -142,16 +178,14 @@ def _check_orders(prior: PartitionPrior, h: Hyper, truncation: int, generator: t
         counts = (uniform < 0.7) * (6 * uniform if trial % 2 else (6 * uniform).ceil())
         log_priors = log_labelled_prior(counts[orders], a, b)
         found = log_labelled_prior(counts[best_order(counts, a, b)], a, b)
-        _require_close(found, log_priors.max(), "best_order", f"is not the best for counts {counts.tolist()}")
+        require_close(found, log_priors.max(), "best_order", f"is not the best for counts {counts.tolist()}")
         for k in range(truncation - 1):
             swapped = counts.clone()
             swapped[[k, k + 1]] = counts[[k + 1, k]]
             ratio = log_labelled_prior(swapped, a, b) - log_labelled_prior(counts, a, b)
             rest = float(counts[k + 2 :].sum())
             swap = log_swap_ratio(counts.tolist(), k, rest, a.tolist(), b.tolist())
-            _require_close(
-                swap, ratio, "log_swap_ratio", f"is not that of the labelled prior, {k} of {counts.tolist()}"
-            )
+            require_close(swap, ratio, "log_swap_ratio", f"is not that of the labelled prior, {k} of {counts.tolist()}")
 
 
 def _check_jumps(prior: PartitionPrior, h: Hyper, generator: torch.Generator) -> None:
@@ -191,11 +225,11 @@ def _check_moments(
 ) -> None:
     """Compare means and squares of the unconstrained hyperparameters with quadrature, within five standard errors."""
     nodes, log_weights = hyper_grid(prior)
-    weights = (log_weights + torch.vmap(log_likelihood)(nodes)).softmax(0)
+    weights = (log_weights + grid_values(log_likelihood, nodes)).softmax(0)
     for name, law in prior.hyperpriors(torch.zeros((), dtype=torch.float64)).items():
         chain = torch.stack([drawn[name] for drawn in draws])
         if law is None:
-            _require(bool((chain == chain[0]).all()), method, f"changes {name}, which is fixed")
+            require(bool((chain == chain[0]).all()), method, f"changes {name}, which is fixed")
             continue
         inverse = biject_to(law.support).inv
         for power in (1, 2):
@@ -210,8 +244,8 @@ def _check_expectations(prior: PartitionPrior, h: Hyper, truncation: int, genera
     if not free:
         a, b = prior.sticks(h, truncation)
         found = prior.expect(q, truncation)
-        _require_close(found.a, a, "expect", "has other sticks although nothing is free")
-        _require_close(found.b, b, "expect", "has other sticks although nothing is free")
+        require_close(found.a, a, "expect", "has other sticks although nothing is free")
+        require_close(found.b, b, "expect", "has other sticks although nothing is free")
     for _ in range(5):
         v = draw(torch.distributions.Beta(*prior.sticks(h, truncation)), generator)
         expected = torch.stack([v.log(), (1 - v).log()]) - 0.1
@@ -221,10 +255,10 @@ def _check_expectations(prior: PartitionPrior, h: Hyper, truncation: int, genera
             others += [prior.update(q, *(expected + sign * scale * noise).clamp(max=-1e-3)) for sign in (1, -1)]
         bound = _bound(prior, best, expected)
         for other in others:
-            _require(bool(_bound(prior, other, expected) <= bound + 1e-9), "update", "is not the maximum of its bound")
-            _require(bool(prior.expect(other, truncation).kl >= -1e-9), "expect", "has a negative KL")
+            require(bool(_bound(prior, other, expected) <= bound + 1e-9), "update", "is not the maximum of its bound")
+            require(bool(prior.expect(other, truncation).kl >= -1e-9), "expect", "has a negative KL")
         exact = _log_sticks(prior, expected)
-        _require_close(
+        require_close(
             bound, exact, "expect", "attains another bound than the evidence of the sticks", tol=_GRID if free else 1e-8
         )
 
@@ -239,7 +273,7 @@ def _log_sticks(prior: PartitionPrior, expected: Tensor) -> Tensor:
     """log of the integral of p(h) exp(E log p(v | h)) [], the maximum of the bound over all q(h)."""
     nodes, log_weights = hyper_grid(prior)
     a, b = prior.sticks({name: value.unsqueeze(1) for name, value in nodes.items()}, expected.shape[1] + 1)
-    log_values = ((a - 1) * expected[0] + (b - 1) * expected[1] - log_beta(a, b)).sum(1)
+    log_values = ((a - 1) * expected[0] + (b - 1) * expected[1] - log_beta(a, b)).sum(-1)
     return (log_values + log_weights).logsumexp(0)
 
 
@@ -247,20 +281,9 @@ def _require_mean(values: Tensor, exact: float, method: str, message: str) -> No
     """The mean of independent values [n] within five standard errors."""
     error = float(values.std() / len(values) ** 0.5)
     off = abs(float(values.mean()) - exact)
-    _require(
+    require(
         off <= 5 * error + 1e-9 * (1 + abs(exact)), method, f"{message}: {float(values.mean()):.6g}, not {exact:.6g}"
     )
-
-
-def _require_close(found: Tensor | float, exact: Tensor | float, method: str, message: str, tol: float = 1e-9) -> None:
-    found, exact = (torch.as_tensor(value, dtype=torch.float64) for value in (found, exact))
-    off = float(((found - exact).abs() / exact.abs().clamp(min=1)).max())
-    _require(off <= tol, method, f"{message} (off by {off:.2g})")
-
-
-def _require(condition: bool, method: str, message: str) -> None:
-    if not condition:
-        raise AssertionError(f"{method} {message}.")
 
 
 _MANY = 20_000  # sticks; the tail after them has a bound

@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from .requirements import OF_ARGUMENTS, named_errors
+
 
 def together(assignments: Tensor) -> Tensor:
     """1 where two points share a component, else 0, [N, N], from assignments [N]; independent of the labels."""
@@ -47,6 +49,18 @@ def reference_of(model: Any) -> Reference:
     raise NotImplementedError(
         f"Nothing exact is known for {model.data_type.__name__}. Call testing.register_reference for it first."
     )
+
+
+def check_program(model: Any, X: Any, y: Any = None, lengths: Any = None, seed: int = 0) -> None:
+    """Require that the program of a model has the density of its parts, on rows X [N, D] and targets y [N].
+
+    What is wrong with the arguments is raised as it is.
+    """
+    reference = reference_of(model)
+    with named_errors(model, *OF_ARGUMENTS):
+        model.prepare(X, y, lengths)
+    with named_errors(model):
+        reference.program(model, X, y, lengths, seed)
 
 
 _REFERENCES: dict[type[Any], Reference] = {}

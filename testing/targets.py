@@ -11,6 +11,7 @@ from torch import Tensor
 from ..inference.posterior.scores import ScoreMixture, ScorePrediction
 from ..inference.structures import structure_of
 from ..models.numbers import as_tensor
+from .requirements import OF_ARGUMENTS, named_errors
 
 
 class _Told(ScorePrediction):
@@ -41,9 +42,20 @@ def check_target(model: Any, X: Any, y: Any, seed: int = 0) -> None:
     ------
     AssertionError    naming what disagrees.
     """
-    X = model.as_rows(X)
-    model, given = model.resolve(X, y), as_tensor("y", y).to(X.device)
+    X, given = model.as_rows(X), as_tensor("y", y)
+    with named_errors(model, *OF_ARGUMENTS):
+        model = model.resolve(X, y)
+    with named_errors(model):
+        _check_scores(model, X, y, given.to(X.device), seed)
+
+
+def _check_scores(model: Any, X: Any, y: Any, given: Tensor, seed: int) -> None:
+    """Compare targets and predictions of a resolved model at random scores of the rows of X [N, D]."""
     coding = model.coding
+    if callable(codes := getattr(coding, "codes", None)):
+        found, expected = list(codes().shape), [len(coding.labels), coding.num_scores]
+        what = f"{type(coding).__name__}.codes has the shape {found}; expected {expected}, a row for each class"
+        assert found == expected, what
     like = model.data(X, y).targets
     assert like.shape[1] == coding.num_scores, (
         f"kernels see {like.shape[1]} targets of a row; {type(coding).__name__} decodes {coding.num_scores} scores"

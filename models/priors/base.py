@@ -25,7 +25,7 @@ from torch.distributions import Distribution
 
 from ..distributions.sampling import draw
 from .hyper import Hyper as Hyper
-from .hyper import HyperPrior
+from .hyper import HyperPrior, hyper_product
 from .hyper import gamma_law as gamma_law
 from .sticks import log_beta, log_labelled_prior
 
@@ -66,7 +66,7 @@ class PartitionPrior(HyperPrior):
         """Sample the sites of `sample`, and `sticks` [T - 1], which it returns, in the dtype of `like` [...]."""
         a, b = self.sticks(self.sample(like), truncation)
         with pyro.plate("sticks_plate", truncation - 1):
-            return pyro.sample("sticks", dist.Beta(a, b))
+            return pyro.sample("sticks", dist.Beta(a.to(like), b.to(like)))
 
     def draw_rest(self, h: Hyper, num_components: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """(exponent, mass), both [], of the density of the weights of new blocks beside K occupied ones."""
@@ -122,7 +122,7 @@ class PartitionPrior(HyperPrior):
         """The initial q(h) [H + 1, G]: grid values of the H hyperparameters, and their probabilities."""
         laws, start = self.laws(like), self.start(like)
         axes = [start[name].reshape(1) if law is None else _quantiles(law) for name, law in laws.items()]
-        values = torch.cartesian_prod(*axes).view(-1, len(axes)).T
+        values = hyper_product(axes, like.new_empty(0, dtype=torch.float64))
         return torch.cat([values, values.new_full((1, values.shape[1]), 1 / values.shape[1])])
 
     def update(self, q: Tensor, log_v: Tensor, log_rest: Tensor) -> Tensor:
@@ -142,7 +142,8 @@ class PartitionPrior(HyperPrior):
 
     def _grid_sticks(self, q: Tensor, truncation: int) -> tuple[Tensor, Tensor]:
         """The Beta parameters [G, T - 1] of the sticks at each grid point."""
-        return self.sticks(dict(zip(self.laws(q), q[:-1].unsqueeze(-1), strict=True)), truncation)
+        a, b = self.sticks(dict(zip(self.laws(q), q[:-1].unsqueeze(-1), strict=True)), truncation)
+        return a.expand(q.shape[1], -1), b.expand(q.shape[1], -1)
 
 
 def _quantiles(law: Distribution) -> Tensor:

@@ -36,10 +36,10 @@ class HyperPrior(Config, ABC):
 
     def log_density(self, h: Hyper) -> Tensor:
         """log prior density [] of the hyperparameters that have a law."""
-        values = next(iter(h.values()))
-        laws = self.hyperpriors(values.double())
+        like = _like(h)
+        laws = self.hyperpriors(like.double())
         terms = [law.log_prob(h[name]) for name, law in laws.items() if law is not None]
-        return torch.stack(terms).sum() if terms else values.new_zeros(())
+        return torch.stack(terms).sum() if terms else like.new_zeros(())
 
     def laws(self, like: Tensor) -> dict[str, Distribution | None]:
         """As `hyperpriors`, in double precision on the device of `like` [...]."""
@@ -47,7 +47,7 @@ class HyperPrior(Config, ABC):
 
     def slide(self, h: Hyper, log_likelihood: Any, generator: torch.Generator) -> Hyper:
         """Take a univariate slice step, on the real line, for each hyperparameter with a law; values are [] each."""
-        for name, law in self.laws(next(iter(h.values()))).items():
+        for name, law in self.laws(_like(h)).items():
             if law is None:
                 continue
             transform, others = biject_to(law.support), h
@@ -62,6 +62,16 @@ class HyperPrior(Config, ABC):
 
             h = others | {name: transform(slice_step(log_target, transform.inv(h[name]), generator))}
         return h
+
+
+def _like(h: Hyper) -> Tensor:
+    """A value [] of the hyperparameters, whose dtype and device others take; of the host if there are none."""
+    return next(iter(h.values()), torch.zeros((), dtype=torch.float64))
+
+
+def hyper_product(axes: list[Tensor], like: Tensor) -> Tensor:
+    """All combinations [H, G] of values of the H hyperparameters, each given [G_h]; [0, 1] if there are none."""
+    return torch.cartesian_prod(*axes).view(-1, len(axes)).T if axes else like.new_empty(0, 1)
 
 
 def sample_hyper(part: Any, like: Tensor) -> Hyper:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from negative_binomial import NegativeBinomial
 from setups import spoiled
-from torch.distributions import biject_to
+from torch.distributions import biject_to, constraints
 
 from regbayes.inference import SmallVariance
 from regbayes.models import DPM
@@ -127,12 +127,121 @@ def test_a_family_without_conjugacy_conforms(device):
     ("law", "message"),
     [
         (lambda loc: dist.Laplace(loc, 1.0), "event shape"),
-        (lambda loc: dist.Gamma(2.0, loc.exp(), validate_args=False).to_event(1), "log_density is not finite"),
+        (
+            lambda loc: dist.Gamma(2.0, loc.exp(), validate_args=False).to_event(1),
+            "rows of X .* are outside its support",
+        ),
+        (lambda loc: dist.Normal(loc, 1e-200).to_event(1), "log_density is not finite"),
     ],
 )
 def test_a_wrong_law_of_rows_is_found(law, message):
     with pytest.raises(AssertionError, match=message):
         check_likelihood(spoiled(LaplaceLocation(), "distribution", lambda right, drawn: law(drawn["loc"])), reals())
+
+
+class Plain(Likelihood):
+    """As tutorial 02 prints it: nothing to resolve, so that `resolve` is the default and returns the family itself."""
+
+    def parameters(self, chi, sample):
+        return {"loc": sample("loc", dist.Normal(chi.new_zeros(*chi.shape[:-1], 3), 1.0).to_event(1))}
+
+    def distribution(self, parameters):
+        return dist.Laplace(parameters["loc"], 1.0).to_event(1)
+
+    def prior(self):
+        return torch.zeros(0, dtype=torch.float64)
+
+
+class InPlace(LaplaceLocation):
+    """It sets its own field."""
+
+    def resolve(self, X):
+        self.scale = hyperparameter("scale", self.scale, 3.0, X, X.shape[1])
+        return self
+
+
+class Hidden(Plain):
+    """It remembers rows in itself."""
+
+    def resolve(self, X):
+        self.width = X.shape[1]
+        return self
+
+
+class Grown(LaplaceLocation):
+    """It changes the numbers of its own tensor."""
+
+    def resolve(self, X):
+        self.scale += 1
+        return self.replace(scale=self.scale.clone())
+
+
+def test_a_family_with_nothing_to_resolve_may_return_itself():
+    check_likelihood(Plain(), reals())
+
+
+@pytest.mark.parametrize(
+    ("family", "name"), [(InPlace(), "scale"), (Hidden(), "width"), (Grown(torch.ones(3).double()), "scale")], ids=repr
+)
+def test_a_change_in_place_is_found(family, name):
+    with pytest.raises(AssertionError, match=rf"^resolve changed {name} in place; expected a copy"):
+        check_likelihood(family, reals())
+
+
+class HasLess(dist.Laplace):
+    """A Laplace law without the factor 1 / (2 scale)."""
+
+    def log_prob(self, value):
+        return -(value - self.loc).abs() / self.scale
+
+
+class CountsFromOne(dist.Poisson):
+    """A Poisson law of positive counts, which is not divided by the probability of one."""
+
+    support = constraints.positive_integer
+
+
+@pytest.mark.parametrize(
+    ("law", "make"),
+    [
+        (lambda loc: HasLess(loc, torch.ones_like(loc)).to_event(1), reals),
+        (lambda loc: CountsFromOne(loc.exp(), validate_args=False).to_event(1), lambda: counts(20, 3) + 1),
+    ],
+)
+def test_a_density_whose_constant_is_missing_is_found(law, make):
+    with pytest.raises(AssertionError, match=r"distribution: the density of rows, .* has a total mass of exp\("):
+        check_likelihood(spoiled(Plain(), "distribution", lambda right, drawn: law(drawn["loc"])), make())
+
+
+def of_torch(right, chi, sample):
+    loc = torch.distributions.Normal(chi.new_zeros(*chi.shape[:-1], 3), 1.0)
+    return {"loc": sample("loc", torch.distributions.Independent(loc, 1))}
+
+
+def without_event(right, chi, sample):
+    return {"rate": sample("rate", dist.Gamma(chi[..., :4] + 1, chi.new_ones(4)))}
+
+
+SPOILT = [
+    (
+        NegativeBinomial(),
+        "statistics",
+        lambda right, X: -right(X),
+        "NegativeBinomial.* raised ValueError: Expected",
+    ),
+    (PoissonGamma(), "statistics", lambda right, X: X[:, :1], r"^statistics has shape \(20, 1\); expected \(20, 5\)"),
+    (PoissonGamma(), "log_base_measure", lambda right, X: X, r"^log_base_measure has shape \(20, 4\)"),
+    (PoissonGamma(), "log_partition", lambda right, chi: chi, r"^log_partition has shape \(20, 5\) .*expected \(20,\)"),
+    (BernoulliBeta(), "check", lambda right, X: None, "rows of X that `check` accepts are outside its support"),
+    (PoissonGamma(), "parameters", of_torch, "^parameters: loc has a law of torch; expected one of pyro"),
+    (PoissonGamma(), "parameters", without_event, "^SpoiledPoissonGamma.* raised ValueError: Shape mismatch inside"),
+]
+
+
+@pytest.mark.parametrize(("family", "method", "wrong", "message"), SPOILT, ids=[f"{row[1]}-{row[3]}" for row in SPOILT])
+def test_errors_of_a_part_are_told_with_their_method(family, method, wrong, message):
+    with pytest.raises(AssertionError, match=message):
+        check_likelihood(spoiled(family, method, wrong), counts())
 
 
 # -- sparse rows ------------------------------------------------------------------------------------------------------

@@ -160,6 +160,8 @@ def lower_score(right, variance, y):
         (Hinge(), "log_marginal", lambda right, *given: right(*given) + 1e-3, "log_marginal"),
         (EpsilonInsensitive(), "draw_score", lambda right, *given: 1.1 * right(*given), "draw_score"),
         (Logistic(), "one_point", lower_score, "one_point"),
+        (Logistic(), "parabola", lambda right, *given: scaled(right(*given), shift=-1.0), "parabola has not the slope"),
+        (Logistic(), "parabola", lambda right, *given: scaled(right(*given), precision=1.1), "parabola"),
         (Hinge(), "probabilities", lambda right, scores: right(-scores), "probabilities"),
         (Logistic(), "moderated", lambda right, mean, width: mean / (1.1 + width).sqrt(), "expected_probabilities"),
         (CrammerSinger(), "reference", lambda right, *given: right(*given) + 0.1, "reference"),
@@ -222,7 +224,7 @@ def test_check_loss_has_one_thread():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        with pytest.raises(ArithmeticError):
+        with pytest.raises(AssertionError, match=r"^Counted.log_factor raised ArithmeticError"):
             check_loss(Counted())
         assert Counted.seen == {1}
         assert torch.get_num_threads() == 2

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import pytest
 import torch
 from setups import spoiled
 
-from regbayes.inference import NUTS
-from regbayes.models import DPM, DirichletProcess, MixtureOfFiniteMixtures, PitmanYor
+from regbayes.inference import NUTS, SVI, Autoguide, Gibbs, HilbertEmbedding, SmallVariance
+from regbayes.models import DPM, DirichletProcess, MixtureOfFiniteMixtures, PartitionPrior, PitmanYor, SphericalGaussian
 from regbayes.models.priors.hyper import slice_step
 from regbayes.models.priors.laws import law_of
-from regbayes.testing import check_model, check_prior
+from regbayes.testing import check_kernel, check_model, check_prior
 from regbayes.testing.hyperparameters import hyper_grid, log_structure_prior
 
 FIXED = [
@@ -71,6 +72,65 @@ def test_laws_of_torch_serve_the_program_too() -> None:
     assert (posterior.samples["concentration"] > 0).all()
 
 
+@dataclass(eq=False)
+class Chinese(PartitionPrior):
+    """The Chinese restaurant process of concentration 1, which has no hyperparameters."""
+
+    def hyperpriors(self, like):
+        return {}
+
+    def urn(self, h, num_data, capacity):
+        return torch.arange(num_data + 1).double().log(), double(0.0).expand(capacity + 1)
+
+    def log_partition(self, counts, h):
+        return torch.lgamma(counts.double()).sum() - torch.lgamma(counts.sum().double() + 1)
+
+    def sticks(self, h, truncation):
+        return (double(1.0).expand(truncation - 1),) * 2
+
+    def draw_rest(self, h, num_components, generator):
+        return double(0.0).squeeze(), double(1.0).squeeze()
+
+
+def likelier_new(right, h, num_data, capacity):
+    log_sizes, log_new = right(h, num_data, capacity)
+    return log_sizes, log_new + 1
+
+
+def test_a_prior_without_hyperparameters_conforms_and_a_wrong_one_is_found() -> None:
+    check_prior(Chinese(), num_data=3, truncation=4)
+    for method, other in (("urn", likelier_new), ("sticks", lambda right, h, T: (right(h, T)[0], 2 * right(h, T)[1]))):
+        with pytest.raises(AssertionError, match=f"^{method} "):
+            check_prior(spoiled(Chinese(), method, other), num_data=3, truncation=4)
+
+
+BACKENDS = [
+    *(Gibbs(num_samples=300, num_warmup=20, num_chains=1, scan=scan) for scan in ("slice", "blocked", "collapsed")),
+    SVI(num_steps=10),
+    SmallVariance(),
+]
+
+
+@pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+def test_a_prior_without_hyperparameters_is_served(backend) -> None:
+    X = double(-1.5, 0.3, 1.9).unsqueeze(1)
+    model = DPM(SphericalGaussian(0.0, 1.0, 2.0), prior=Chinese(), truncation=3)
+    check_kernel(backend.replace(progress=False), model, X)
+    same = model.replace(prior=DirichletProcess(1.0))
+    ours, theirs = (backend.replace(progress=False).fit(each, X).trace.values for each in (model, same))
+    torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.filterwarnings("ignore::regbayes.inference.TruncationWarning")
+def test_pyro_serves_a_prior_without_hyperparameters() -> None:
+    model, X = DPM(prior=Chinese(), truncation=3), torch.tensor([[0.0], [1.0], [5.0]])
+    check_model(model, X)
+    NUTS(num_samples=2, num_warmup=2, progress=False).fit(model, X)
+    Autoguide(num_steps=3, progress=False).fit(model, X)
+    HilbertEmbedding(progress=False).fit(model, X)
+
+
 # -- what the check notices --------------------------------------------------------------------------------------------
 
 
@@ -120,6 +180,39 @@ PITMAN_YOR, DIRICHLET, FREE_DIRICHLET = PitmanYor(0.3, 1.0), DirichletProcess(1.
 def test_a_part_of_another_process_is_named(prior, method, other, found) -> None:
     with pytest.raises(AssertionError, match=rf"^({found}) "):
         check_prior(spoiled(prior, method, other), num_data=3, truncation=4, num_draws=300)
+
+
+def swapped(right, h, truncation):
+    return right(h, truncation)[::-1]
+
+
+def squared_urn(right, h, num_data, capacity):
+    log_sizes, log_new = right(h, num_data, capacity)
+    return log_sizes, 2 * log_new
+
+
+def squared_mass(right, *given):
+    exponent, mass = right(*given)
+    return exponent, mass.square()
+
+
+@pytest.mark.parametrize(
+    ("method", "other"),
+    [("sticks", swapped), ("urn", squared_urn), ("draw_rest", squared_mass)],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_right_at_the_starting_value_alone_is_found(method, other) -> None:
+    """The process starts at a concentration of 1, where none of these can be seen."""
+    prior = spoiled(FREE_DIRICHLET, method, other)
+    with pytest.raises(AssertionError, match=rf"^{method} .*, at concentration = "):
+        check_prior(prior, num_data=3, truncation=4)
+    fixed = spoiled(DIRICHLET, method, other)
+    check_prior(fixed, num_data=3, truncation=4)
+
+
+def test_an_error_of_a_prior_is_told_with_its_method() -> None:
+    with pytest.raises(AssertionError, match=r"^SpoiledDirichletProcess.start raised AttributeError: .*'strength'"):
+        check_prior(spoiled(DIRICHLET, "hyperpriors", lambda right, like: {"strength": None}))
 
 
 # -- one by one --------------------------------------------------------------------------------------------------------

@@ -128,6 +128,26 @@ def test_encode_and_decode_that_disagree_are_caught(model, found) -> None:
         check_model(model.replace(truncation=3), X, LEVELS)
 
 
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        (3, "SpoiledSteps.* raised IndexError: index 3"),
+        (5, r"SpoiledSteps.codes has the shape \[5, 3\]; expected \[4, 3\]"),
+    ],
+)
+def test_a_code_table_of_another_length_is_named(rows, found) -> None:
+    target = spoiled(Steps(), "codes", lambda right: torch.cat([right(), right()])[:rows])
+    for check in (check_target, check_model):
+        with pytest.raises(AssertionError, match=found):
+            check(InfiniteSVM(target=target, truncation=3), X, LEVELS)
+
+
+def test_wrong_arguments_of_a_check_are_refused_as_those_of_a_fit() -> None:
+    for check in (check_target, check_model):
+        with pytest.raises(ValueError, match="y"):
+            check(InfiniteSVM(target=Steps()), X, LEVELS[:3])
+
+
 # -- every target decodes what it encodes ------------------------------------------------------------------------------
 
 COUNTS = torch.poisson(torch.full((6, 5), 2.0), generator=GENERATOR).double()
