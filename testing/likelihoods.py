@@ -37,7 +37,7 @@ def check_likelihood(likelihood: Likelihood, X: Any, *, generator: torch.Generat
     For any family it checks the program and the densities; for an `ExponentialFamily` all consequences of conjugacy
     too. The density of a family with independent columns of real or positive numbers, of numbers in the unit interval
     or of counts must have the total mass 1, at parameters drawn from the prior. This is not checked where columns
-    depend on one another, where their totals are given, where rows cannot be drawn, and for hundreds of columns.
+    depend on one another, where their totals are given, where rows cannot be drawn, and for more than 50 columns.
 
     Parameters
     ----------

@@ -217,7 +217,7 @@ def _check_parabola(loss: Loss, scores: Tensor, y: Tensor) -> None:
     smooth = bend.abs() <= _STEP * (1 + curvature.abs())
     require(precision.isfinite().all() and (precision >= 0).all(), "parabola", "has a precision below 0")
     message = "is not minus the curvature of log_factor, or 0 where that is negative"
-    require_close(precision[smooth], curvature[smooth].clamp(min=0.0), "parabola", f"precision {message}", 0.03)
+    require_close(precision[smooth], curvature[smooth].clamp(min=0.0), "parabola", f"precision {message}", 0.01)
     require_close((shift - precision * scores)[smooth], slope[smooth], "parabola", "has not the slope of log_factor")
 
 

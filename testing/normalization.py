@@ -63,7 +63,7 @@ def log_mass(law: Distribution, draws: Tensor) -> float | None:
         total = sum(columns) - (D - 1) * float(law.log_prob(center))
         if math.isnan(total) or abs(total) <= _CLOSE * D:
             break
-    return None if math.isnan(total) else total
+    return total if math.isfinite(total) else None
 
 
 def _has_independent_columns(law: Distribution, center: Tensor, rows: Tensor) -> bool:
@@ -101,15 +101,8 @@ def _of_column(law: Distribution, support: Any, center: Tensor, draws: Tensor, c
     first, last = ((ends - middle) / scale).asinh().clamp(-_FAR, _FAR)
     t = torch.linspace(float(first), float(last), _NUM_NODES, dtype=u.dtype, device=u.device)
     if not adaptive:
-        return _grid_integral(log_integrand, t)
+        return float((log_integrand(t) + (t[1] - t[0]).log()).logsumexp(0))
     return _adaptive_integral(log_integrand, torch.cat([t, ((u - middle) / scale).asinh().clamp(first, last)]).unique())
-
-
-def _grid_integral(log_integrand: LogFunction, t: Tensor) -> float:
-    """log of the integral over an even grid t [G]; NaN if there is mass at its ends."""
-    log_f = log_integrand(t)
-    found = (log_f + (t[1] - t[0]).log()).logsumexp(0)
-    return float(found) if bool((log_f[[0, -1]] - found < _NEGLIGIBLE).all()) else math.nan
 
 
 def _adaptive_integral(log_integrand: LogFunction, t: Tensor) -> float:

@@ -1174,7 +1174,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     },
     (
         "testing/likelihoods.py",
-        "models/test_likelihoods.py -k 'in_place or itself or constant_is_missing or told_with'",
+        "models/test_likelihoods.py -k 'in_place or itself or constant_is or told_with'",
     ): {
         "    _require(not changed, message)\n": "    _require(family is not likelihood, message)\n",
         "    check_mass(family, X)\n": "",
@@ -1186,7 +1186,6 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "for adaptive in (False, True):": "for adaptive in (False,):",
         "torch.cat([t, ((u - middle) / scale).asinh().clamp(first, last)]).unique()": "t",
         "    if support not in _ENDS or len(own.unique()) < len(own):": "    if support not in _ENDS:",
-        "    return float(found) if bool((log_f[[0, -1]] - found < _NEGLIGIBLE).all()) else math.nan": "    return float(found)",
     },
     ("testing/priors.py", "models/test_priors.py -k 'value_alone or with_its_method'"): {
         "for at in (h, *_quartiles(prior, h)):": "for at in (h,):",
@@ -1206,7 +1205,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     },
     ("testing/losses.py", "models/test_losses.py -k names_the_method"): {
         "        _check_parabola(loss, scores + 0.0137, y)\n": "",
-        '"parabola", f"precision {message}", 0.03)': '"parabola", f"precision {message}", 3.0)',
+        '"parabola", f"precision {message}", 0.01)': '"parabola", f"precision {message}", 3.0)',
         '(shift - precision * scores)[smooth], slope[smooth], "parabola"': 'slope[smooth], slope[smooth], "parabola"',
     },
     ("testing/losses.py", "models/test_losses.py -k 'no_reading_of_one or one_thread'"): {

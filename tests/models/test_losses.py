@@ -139,6 +139,12 @@ def scaled(observed: NamedTuple, **factors: float) -> NamedTuple:
     return observed._replace(**{name: factor * getattr(observed, name) for name, factor in factors.items()})
 
 
+def steeper(right, score, y):
+    """A parabola of the same slope at the score, with a tenth more curvature."""
+    precision, shift = right(score, y)
+    return PseudoObservation(1.1 * precision, shift + 0.1 * precision * score)
+
+
 def lower_score(right, variance, y):
     """A score below the optimum, and what it costs."""
     score = 0.9 * right(variance, y)[0]
@@ -161,7 +167,7 @@ def lower_score(right, variance, y):
         (EpsilonInsensitive(), "draw_score", lambda right, *given: 1.1 * right(*given), "draw_score"),
         (Logistic(), "one_point", lower_score, "one_point"),
         (Logistic(), "parabola", lambda right, *given: scaled(right(*given), shift=-1.0), "parabola has not the slope"),
-        (Logistic(), "parabola", lambda right, *given: scaled(right(*given), precision=1.1), "parabola"),
+        (Logistic(), "parabola", steeper, "parabola precision is not minus the curvature"),
         (Hinge(), "probabilities", lambda right, scores: right(-scores), "probabilities"),
         (Logistic(), "moderated", lambda right, mean, width: mean / (1.1 + width).sqrt(), "expected_probabilities"),
         (CrammerSinger(), "reference", lambda right, *given: right(*given) + 0.1, "reference"),
