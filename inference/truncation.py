@@ -26,9 +26,14 @@ def warn_if_full(draws: list[Draw], model: Model, remedy: str = "") -> None:
     _warn("components are occupied", (occupied > 0).all(1).tolist(), model, remedy)
 
 
-def warn_if_all_used(draws: list[Draw], model: Model) -> None:
-    """Warn if every one of the `model.truncation` features, in `features` [N, K] of a draw, has a row."""
-    _warn("features are in use", [bool((draw["features"] > 0.5).any(0).all()) for draw in draws], model)
+def warn_if_all_used(draws: list[Draw], model: Model, remedy: str = "") -> None:
+    """Warn if every one of the `model.truncation` features, in `features` [N, K] of a draw, has a row.
+
+    For use as `Kernel.warn`; `remedy` follows the advice of a larger truncation.
+    """
+    if draws:
+        used = all_sum(torch.stack([(draw["features"] > 0.5).sum(0) for draw in draws]))
+        _warn("features are in use", (used > 0).all(1).tolist(), model, remedy)
 
 
 def _warn(what: str, full: list[bool], model: Model, remedy: str = "") -> None:

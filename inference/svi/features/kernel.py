@@ -186,7 +186,7 @@ def steps_by(rule: Rule) -> Steps[VariationalFeatures, FeatureData, FeatureModel
         draw=summary,
         stochastic=by_rows(*steps),
         rows="features",
-        warn=warn_if_all_used,
+        warn=partial(warn_if_all_used, remedy=" and keep the fit with the higher ELBO"),
         polish=partial(update_classifiers, rule=rule, limits=LAST_LIMITS) if rule.has_dual else None,
     )
 

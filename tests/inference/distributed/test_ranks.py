@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from regbayes.inference.distributed.collectives import Later, all_sum, largest_l
 from regbayes.inference.distributed.picked import in_turns
 from regbayes.inference.running.files import release
 from regbayes.inference.running.sweeps import Sweeps
+from regbayes.inference.truncation import warn_if_all_used
 from regbayes.models import (
     BNMC,
     DDPM,
@@ -484,6 +486,19 @@ TINY = {
     "DPM": (DPM(truncation=3), None),
     "InfiniteSVM": (InfiniteSVM(truncation=3), torch.tensor([0, 1, -1, -1, -1])),
 }
+
+
+def truncation_warnings(group, rank):
+    """Warnings about a draw that uses both features, one on each rank, and a draw that does not."""
+    bits = torch.eye(2, dtype=torch.uint8)
+    with among(Ranks(group)), warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        warn_if_all_used([{"features": bits[rank : rank + 1]}, {"features": bits[:1]}], InfiniteLatentSVM(truncation=2))
+    return [str(each.message)[:45] for each in told]
+
+
+def test_features_in_use_are_those_of_all_ranks(two_ranks) -> None:
+    assert two_ranks(truncation_warnings) == 2 * [["All 2 features are in use in 1 of 2 draws, so"]]
 
 
 @pytest.mark.one_in(4)

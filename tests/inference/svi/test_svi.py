@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -38,6 +39,7 @@ from regbayes.models import (
     DirichletProcess,
     HierarchicalDirichletProcess,
     InfiniteSVM,
+    LatentFeatureModel,
     PitmanYor,
     Standardized,
 )
@@ -509,9 +511,17 @@ def test_the_sweeps_that_finish_a_stochastic_fit_stop_once_they_rise_little(cpu_
     assert not settles[:-1].any()
 
 
-@pytest.mark.parametrize("model", [DPM(truncation=2), IHMM(truncation=2)], ids=name_of)
-def test_a_binding_truncation_warns_with_a_remedy(model, cpu_generator) -> None:
-    with pytest.warns(TruncationWarning, match="truncation=4"):
+@pytest.mark.parametrize(
+    ("model", "remedy"),
+    [
+        (DPM(truncation=2), "."),
+        (IHMM(truncation=2), "."),
+        (LatentFeatureModel(truncation=2), " and keep the fit with the higher ELBO."),
+    ],
+    ids=name_of,
+)
+def test_a_binding_truncation_warns_with_a_remedy(model, remedy, cpu_generator) -> None:
+    with pytest.warns(TruncationWarning, match=re.escape(f"truncation=4{remedy}") + "$"):
         SVI(progress=False).fit(model, blobs(100, cpu_generator)[0])
 
 
