@@ -30,7 +30,7 @@ from ..models.arrays import as_weights
 from ..models.warning import warn
 from .parts import PartsEstimator, copy_of
 from .reading import named, read_rows
-from .rows import SortedRows, sort_rows
+from .rows import SortedRows, copies_of, sort_rows
 from .streams import require_array
 
 
@@ -194,6 +194,11 @@ class PosteriorEstimator(TransformerMixin, PartsEstimator, auto_wrap_output_keys
             return None
         found: NDArray[np.float64] = as_weights(sample_weight, torch.empty(X.shape[0], 0)).numpy()
         return found
+
+    def copies(self, sample_weight: ArrayLike | None, X: Any) -> NDArray[np.int64]:
+        """How many rows each row [N] counts as where folds are dealt (`copies_of`); weights of classes do not tell."""
+        weights = self.row_weights(sample_weight, X)
+        return copies_of(np.ones(X.shape[0]) if weights is None else weights)
 
     def fit_data(self, X: ArrayLike, **checks: Any) -> Any:
         """The rows [N, D] to fit."""

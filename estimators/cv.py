@@ -45,8 +45,8 @@ class ClassifierCV(PathSearch, Classifier):
         (`PartitionPosterior.tempered`); only for `SmallVariance` of a mixture
     length_scales : length scales to choose from, for a feature map that leaves its own open (`Nystroem`,
         `RandomFourier`); None: half of that of gamma = 1 / D, itself and twice that
-    cv : number of folds, in which equal rows, and the rows of a group (`groups`), stay in one fold; or a splitter of
-        scikit-learn, or its splits
+    cv : number of folds, in which the rows of a group (`groups`) stay in one fold and equal rows are spread evenly: if
+        all weights are whole, a row is dealt out as so many rows; or a splitter of scikit-learn, or its splits
 
     Attributes
     ----------

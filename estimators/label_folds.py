@@ -13,19 +13,20 @@ from .rows import deal, sort_rows
 
 
 def deal_rows(X: Any, targets: Any, number: int) -> NDArray[np.int64]:
-    """The fold [N] of each row of X [N, D] with labels [N, C] of 0 and 1, NaN where missing; equal rows share a fold.
+    """The fold [N] of each row of X [N, D] with labels [N, C] of 0 and 1, NaN where missing.
 
     Rows are dealt out in the order of the rarest label that they have, so that each label is spread evenly.
     """
-    different = sort_rows(X, targets, None, merge=True)
-    labels: Any = different.y
+    ordered = sort_rows(X, targets, None, merge=False)
+    labels: Any = ordered.y
     rows, columns = (labels == 1).nonzero()
     C = labels.shape[1]
     rank = np.empty(C, dtype=np.int64)
     rank[np.bincount(columns, minlength=C).argsort(kind="stable")] = np.arange(C)
     rarest = np.full(labels.shape[0], C)
     np.minimum.at(rarest, rows, rank[columns])
-    return deal(different, rarest, number)
+    found: NDArray[np.int64] = deal(ordered, rarest, number).argmax(1)
+    return found
 
 
 def number_of_folds(name: str, given: Any, auto: int | None) -> int | None:
@@ -38,10 +39,9 @@ def number_of_folds(name: str, given: Any, auto: int | None) -> int | None:
     return found
 
 
-def can_be_fitted(fold: NDArray[np.int64]) -> bool:
-    """Whether there are at least two folds, and at least two rows outside of each to fit."""
-    sizes = np.bincount(fold)
-    return len(sizes) > 1 and bool((len(fold) - sizes >= 2).all())
+def can_be_fitted(sizes: NDArray[np.int64]) -> bool:
+    """Whether there are at least two folds, of so many rows each [F], and at least two rows outside of each to fit."""
+    return len(sizes) > 1 and bool((sizes.sum() - sizes >= 2).all())
 
 
 def taught(targets: Any, seen: Any) -> NDArray[Any]:

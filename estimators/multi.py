@@ -220,7 +220,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         if number is None or not self.is_of(LabelData):
             return
         fold = deal_rows(X, targets, number)
-        for k in range(fold.max() + 1) if can_be_fitted(fold) else ():
+        for k in range(fold.max() + 1) if can_be_fitted(np.bincount(fold)) else ():
             seen, held = fold != k, fold == k
             posterior = self.fitted(parts, X[seen], targets[seen], held_out=True)
             yield posterior.held_out(X[held], taught(targets[held], targets[seen]))

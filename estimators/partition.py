@@ -30,7 +30,7 @@ from .class_weights import class_weights, whole
 from .label_folds import can_be_fitted, number_of_folds
 from .paths import Rows
 from .reading import named, read_both, read_classes, require_classes
-from .rows import SortedRows, deal, moments, sort_rows
+from .rows import SortedRows, deal, moments, sort_rows, splits_of
 from .slopes import likeliest_slope, log_probabilities
 from .streams import EncodedRows, classes_of, mean_squared_error, moments_of, source_of
 
@@ -50,19 +50,21 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         model, pass it
     inference : a backend of `regbayes.inference`, which has the seed. None: for topics and latent features
         `SVI(tolerance=0.03)` (with `rule="averaging"` if the loss has no expectation, such as `CrammerSinger`), else
-        `SmallVariance(scale=3.0, num_restarts=1)` with one component for every 15 rows per weight of a classifier, at
-        least 1 and at most 16; it makes one descent only, since searches fit often
+        `SmallVariance(scale=10.0, num_restarts=1)` with one component for every 15 rows per weight of a classifier and
+        for every two different rows, at least 1 and at most 16; it makes one descent only, since searches fit often
     class_weight : weights by class, 1 for classes that are not named, or "balanced": in inverse proportion to the rows
         of a class. With `SVI(rule="gibbs")` of a mixture they weigh the losses, as in scikit-learn. Else they multiply
         `sample_weight`, so that a row also counts more for its component. For Gibbs, NUTS and Autoguide they are
         rounded to whole numbers of at least 1
     num_folds : number of folds that fit a slope of the probabilities if the loss is not a likelihood, such as a hinge;
-    each takes a fit of its own. None: no slope; "auto": 2 where `inference` is None, else None
+        each takes a fit of its own. None: no slope; "auto": 2 where `inference` is None, else None
 
     Attributes
     ----------
     posterior_ : Posterior of the fit
-    slope_ : of the probabilities, softmax(slope_ f) of the decision function f; None: they are those of the posterior
+    slope_ : of the probabilities, softmax(slope_ f) of the decision function f; None: they are those of the posterior.
+        If the loss is a likelihood and `inference` is None, it is the likeliest slope of the rows of the fit where that
+        is below 1: the labels have a say in their components, as they do not in those of new rows
     classes_ : sorted labels [L] of the rows with a positive weight
     n_components_ : number of occupied components, of latent features or of topics
     n_features_in_ : width of X
@@ -94,7 +96,7 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
 
     def defaults(self) -> tuple[Model, Backend]:
         model = InfiniteSVM(loss=Logistic(), weight_scale=3.0)
-        return model, self.variational() or SmallVariance(scale=3.0, num_restarts=1)
+        return model, self.variational() or SmallVariance(scale=10.0, num_restarts=1)
 
     def require_targets(self, model: Any) -> None:
         if model.coding is None:
@@ -117,33 +119,51 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
                 self.parts(), EncodedRows(source, lambda y: np.searchsorted(classes, y), source.name)
             )
         prepared = self.prepared(X, y, sample_weight)
-        self.slope_ = self._slope_by_folds(*prepared)
+        self.slope_ = self._slope_by_folds(*prepared, self.copies(sample_weight, prepared[1]))
         self.fit_posterior(*prepared)
+        model, inference = prepared[0]
+        if self.inference is None and inference.kind == "objective" and model.loss.is_likelihood:
+            self.slope_ = self._slope_of_fit(*prepared[1:])
         return self
 
+    def _slope_of_fit(self, X: Any, y: NDArray[Any], weights: NDArray[np.float64] | None) -> float | None:
+        """The slope below 1 that suits the rows of the fit as if they were new; None if these bear the whole slope.
+
+        Small variance has components for which the labels have a say, which new rows do not have.
+        """
+        each = np.ones(len(y)) if weights is None else weights
+        slope = likeliest_slope(np.asarray(self.posterior_.decision_function(X)), y, each)
+        return slope if slope < 1 else None
+
     def _slope_by_folds(
-        self, parts: tuple[Any, Backend], X: Any, y: NDArray[Any], weights: NDArray[np.float64] | None
+        self,
+        parts: tuple[Any, Backend],
+        X: Any,
+        y: NDArray[Any],
+        weights: NDArray[np.float64] | None,
+        copies: NDArray[np.int64],
     ) -> float | None:
         """The slope that suits rows held out; None where there is none to find, or there are too few rows."""
         number = number_of_folds("num_folds", self.num_folds, 2 if self.inference is None else None)
         if number is None or parts[0].loss.is_likelihood:
             return None
         (model, inference), rows = parts, Rows(X, y, np.ones(len(y)) if weights is None else weights)
-        rows = rows.taken(np.flatnonzero(rows.weights > 0))
-        different = sort_rows(*rows, merge=True)
-        fold = deal(different, np.asarray(different.y), number)
-        if not can_be_fitted(fold):
+        kept = np.flatnonzero(rows.weights > 0)
+        rows, copies = rows.taken(kept), copies[kept]
+        ordered = sort_rows(*rows, merge=False)
+        dealt = deal(ordered, np.asarray(ordered.y), number, copies)
+        if not can_be_fitted(dealt.sum(0)):
             return None
+        splits = splits_of(dealt, copies, rows.weights)
         model, decisions = model.replace(classes=torch.arange(len(self.classes_))), []  # a fold may miss one
         with warnings.catch_warnings():
             for told in (ConstantColumnWarning, TruncationWarning):  # the fit to all rows says it
                 warnings.simplefilter("ignore", told)
-            for k in range(fold.max() + 1):
-                seen = rows.taken(np.flatnonzero(fold != k)).sorted(parts)
-                posterior = self.posterior_of((model, inference), seen, "raise")
-                decisions.append(np.asarray(posterior.decision_function(rows.X[fold == k])))
-        order = np.argsort(fold, kind="stable")
-        return likeliest_slope(np.concatenate(decisions), rows.y[order], rows.weights[order])
+            for train, test in splits:
+                posterior = self.posterior_of((model, inference), rows.taken(*train).sorted(parts), "raise")
+                decisions.append(np.asarray(posterior.decision_function(rows.X[test.index])))
+        held, counted = map(np.concatenate, zip(*(test for _, test in splits), strict=True))
+        return likeliest_slope(np.concatenate(decisions), rows.y[held], counted)
 
     @available_if(goes_on)
     def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
@@ -168,8 +188,9 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         rows, labels = read_both(self, lambda: self.fit_data(X), y)
         named("y", lambda: check_classification_targets(labels))
         weights = self.row_weights(sample_weight, rows)
-        parts = self._parts_for(len(labels) if weights is None else weights.sum(), rows.shape[1])
         positive = np.ones(len(labels), dtype=bool) if weights is None else weights > 0
+        counted = rows if positive.all() else rows[positive]
+        parts = self._parts_for(counted, len(labels) if weights is None else weights.sum())
         self.classes_ = np.unique(labels[positive]) if classes is None else read_classes(classes)
         words = [label for label in self.classes_.tolist() if isinstance(label, str) and not label[:1].isdigit()]
         if words and parts[0].coding.ordered:
@@ -196,12 +217,15 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
             raise ValueError(f"y has the label {extra!r}, which is not among the classes {classes}.")
         return np.searchsorted(self.classes_, labels)
 
-    def _parts_for(self, num_rows: float, num_columns: int) -> tuple[Any, Backend]:
-        """The model and the backend; defaults limit the components and the weight scale by the number of rows."""
-        model, inference = self.parts()
+    def _parts_for(self, rows: Any, num_rows: float) -> tuple[Any, Backend]:
+        """The model and the backend for rows [N, D] that count as `num_rows`; defaults limit the components and the
+        weight scale by the number of rows."""
+        (model, inference), num_columns = self.parts(), rows.shape[1]
         if self.inference is None and isinstance(inference, SmallVariance):
-            most = int(num_rows) // (_ROWS * (num_columns + 1))
-            inference = inference.replace(num_components=min(max(most, 1), _MOST_COMPONENTS))
+            most = min(int(num_rows) // (_ROWS * (num_columns + 1)), _MOST_COMPONENTS)
+            if most > 1:  # those of equal rows would differ in their labels alone
+                most = min(most, sort_rows(rows, None, None, merge=True).num_different // 2)
+            inference = inference.replace(num_components=max(most, 1))
             if self.model is None:
                 share = min(1.0, num_rows / (_ROWS_OF_COLUMN * num_columns))
                 model = model.replace(weight_scale=model.weight_scale * share**0.5)

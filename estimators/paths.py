@@ -37,9 +37,9 @@ class Rows(NamedTuple):
     y: Any  # [N], or label sets [N, L], which may be sparse
     weights: NDArray[np.float64]  # [N]
 
-    def taken(self, index: NDArray[Any]) -> Rows:
-        """Some rows, by their places [M]."""
-        return Rows(self.X[index], self.y[index], self.weights[index])
+    def taken(self, index: NDArray[Any], weights: NDArray[np.float64] | None = None) -> Rows:
+        """Some rows, by their places [M], with other weights [M] than here if these are given."""
+        return Rows(self.X[index], self.y[index], self.weights[index] if weights is None else weights)
 
     def sorted(self, parts: tuple[Any, Backend]) -> SortedRows:
         """All rows as a fit of the model and the backend sees them."""

@@ -8,7 +8,7 @@ order is that of a hash, so that rows look shuffled: a scan that visits similar 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -59,13 +59,64 @@ def sort_rows(X: Any, y: Any, weights: NDArray[np.float64] | None, *, merge: boo
     return SortedRows(X[order], None if y is None else y[order], weights, place)
 
 
-def deal(different: SortedRows, key: NDArray[Any], number: int) -> NDArray[np.int64]:
-    """The fold [N] of each row of the user: different rows are dealt out in the order of a key [M]; equal rows
-    share a fold."""
-    fold = np.empty(len(key), dtype=np.int64)
-    fold[np.argsort(key, kind="stable")] = np.arange(len(key)) % min(number, max(1, len(key)))
-    found: NDArray[np.int64] = fold[different.place]
+class Part(NamedTuple):
+    """Some rows of a user, by their places [M], and how much each counts [M]."""
+
+    index: NDArray[np.int64]
+    weights: NDArray[np.float64]
+
+
+def copies_of(weights: NDArray[np.float64]) -> NDArray[np.int64]:
+    """How many rows each row [N] is dealt out as: its weight [N] if all weights are whole, else 1, or 0 without weight.
+
+    So a whole weight of r is r equal rows. A row with another weight is not split: a fold that holds it out must not
+    learn from it.
+    """
+    whole = bool((weights == np.floor(weights)).all())
+    found: NDArray[np.int64] = (weights if whole else weights > 0).astype(np.int64)
     return found
+
+
+def deal(
+    rows: SortedRows, key: NDArray[Any], number: int, copies: NDArray[np.int64] | None = None
+) -> NDArray[np.int64]:
+    """How many of the copies [N] of each row of the user (None: one of each) a fold holds out [N, F].
+
+    Rows, sorted and not merged, are dealt out one after another in the order of a key [N] of the sorted rows, copy by
+    copy. Equal rows follow one another, so each fold gets its share of them: a fold that has all rows with this x and
+    this label would be told the opposite by the others.
+    """
+    counts = np.ones(len(key), dtype=np.int64)
+    if copies is not None:
+        counts[rows.place] = copies
+    order = np.argsort(key, kind="stable")
+    ends = counts[order].cumsum()
+    number = min(number, max(1, int(ends[-1])))
+    dealt = np.empty((len(key), number), dtype=np.int64)
+    dealt[order] = _dealt_before(ends, number) - _dealt_before(ends - counts[order], number)
+    found: NDArray[np.int64] = dealt[rows.place]
+    return found
+
+
+def _dealt_before(places: NDArray[np.int64], number: int) -> NDArray[np.int64]:
+    """How many of the places before each of these [N] are in each fold [N, F]; place p is in fold p modulo F."""
+    return (places[:, None] + number - 1 - np.arange(number)) // number
+
+
+def splits_of(
+    dealt: NDArray[np.int64], copies: NDArray[np.int64], weights: NDArray[np.float64]
+) -> list[tuple[Part, Part]]:
+    """For each fold the rows to learn from and those held out, `dealt` [N, F] of the copies [N] of each row.
+
+    The copies of a row have its weight [N] together.
+    """
+    unit = weights / np.maximum(copies, 1)
+
+    def part(number: NDArray[np.int64]) -> Part:
+        index = np.flatnonzero(number)
+        return Part(index, number[index] * unit[index])
+
+    return [(part(copies - held), part(held)) for held in dealt.T]
 
 
 def deal_groups(groups: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64], number: int) -> NDArray[np.int64]:

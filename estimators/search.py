@@ -1,8 +1,8 @@
 """The search behind `ClassifierCV` and the others: settings tried on folds, and the best one fitted to all rows.
 
 Components come from all rows without their targets; a search takes the paths of `paths` from them through its
-settings, on all rows but those of a fold. A number of folds deals out the different rows in an order of their own, so
-that a search depends on how often each row occurs, and not on where it stands.
+settings, on all rows but those of a fold. A number of folds deals out the rows in an order of their own, so that a
+search depends on how often each row occurs, and not on where it stands.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from .paths import (
     varied,
 )
 from .reading import array_like, named
-from .rows import deal, deal_groups, sort_rows
+from .rows import Part, copies_of, deal, deal_groups, sort_rows, splits_of
 from .streams import require_array
 
 _Axes = dict[str, tuple[Any, ...]]  # of the parts of a setting, in their order; (None,): there is no such argument
@@ -97,13 +97,20 @@ class Search(PosteriorEstimator):
     scales: ClassVar[tuple[float, ...]]  # of weights, by default
     __metadata_request__fit: ClassVar[dict[str, bool]] = {"groups": True}  # as scikit-learn's splitters ask for them
 
-    def search(self, parts: tuple[Any, Backend], rows: Rows, groups: ArrayLike | None) -> _Found:
+    def search(
+        self, parts: tuple[Any, Backend], rows: Rows, groups: ArrayLike | None, copies: NDArray[np.int64] | None = None
+    ) -> _Found:
         """The best setting for rows with weights of at least 0, beside others where their mean is better; leaves what
-        the search found."""
-        (model, inference), kept = parts, np.flatnonzero(rows.weights > 0)
+        the search found.
+
+        Parameters
+        ----------
+        copies : how many rows each row [N] is dealt out as; None: by its weight (`copies_of`)
+        """
+        model, inference = parts
         named = None if groups is None else _read_groups(groups, rows.X)
         axes, search = self._axes(model, inference, rows), (model, searching(inference))
-        splits = [[part[rows.weights[part] > 0] for part in split] for split in self._splits(rows, kept, named)]
+        splits = self._splits(rows, named, copies_of(rows.weights) if copies is None else copies)
         with warnings.catch_warnings():
             for told in (ConstantColumnWarning, TruncationWarning):  # the fit to all rows says it once
                 warnings.simplefilter("ignore", told)
@@ -234,23 +241,30 @@ class Search(PosteriorEstimator):
             found[AXES[name].setting] = (values or default) if has else idle.get(name, (None,))
         return found
 
-    def _splits(self, rows: Rows, kept: NDArray[np.int64], groups: NDArray[Any] | None) -> list[Any]:
-        """Places of the rows to train on and of those to hold out. A number of folds deals out those kept, different
-        rows in the order of y, or whole groups."""
+    def _splits(self, rows: Rows, groups: NDArray[Any] | None, copies: NDArray[np.int64]) -> list[tuple[Part, Part]]:
+        """The rows to train on and those to hold out, all with a positive weight. A number of folds deals out the
+        copies [N] of rows in the order of y, or whole groups."""
         if not isinstance(self.cv, int | np.integer):
-            return _read_splits(self.cv, rows, groups)
+            given = [[part[rows.weights[part] > 0] for part in split] for split in _read_splits(self.cv, rows, groups)]
+            return [(Part(train, rows.weights[train]), Part(test, rows.weights[test])) for train, test in given]
         if self.cv < 2 or isinstance(self.cv, bool):
             raise ValueError(f"cv is {self.cv}; expected at least 2 folds, or a splitter of scikit-learn.")
+        kept = np.flatnonzero(rows.weights > 0)
+        some, copies, number = rows.taken(kept), copies[kept], int(self.cv)
         if groups is None:
-            own = self.deal(rows.taken(kept), int(self.cv))
+            dealt = self.deal(some, number, copies)
         else:
-            own = deal_groups(groups[kept], self.order(rows.y[kept]), rows.weights[kept], int(self.cv))
-        return [(kept[own != k], kept[own == k]) for k in range(own.max() + 1)]
+            fold = deal_groups(groups[kept], self.order(some.y), some.weights, number)
+            dealt = (fold[:, None] == np.arange(fold.max() + 1)) * copies[:, None]
+        splits = splits_of(dealt, copies, some.weights)
+        return [
+            (Part(kept[train.index], train.weights), Part(kept[test.index], test.weights)) for train, test in splits
+        ]
 
-    def deal(self, rows: Rows, number: int) -> NDArray[np.int64]:
-        """The fold [N] of each row."""
-        different = sort_rows(*rows, merge=True)
-        return deal(different, np.asarray(different.y), number)
+    def deal(self, rows: Rows, number: int, copies: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many of the copies [N] of each row the folds hold out [N, F]."""
+        ordered = sort_rows(*rows, merge=False)
+        return deal(ordered, np.asarray(ordered.y), number, copies)
 
     def order(self, y: Any) -> NDArray[Any]:
         """Numbers [N] by whose means groups are dealt out."""
@@ -271,19 +285,19 @@ class Search(PosteriorEstimator):
             for step in steps:
                 at(model, *step).checked()
         for train, test in splits:
-            seen, held = rows.taken(train).sorted(parts), rows.taken(test)
-            _require_rows(seen.num_different, len(test))
+            seen, held = rows.taken(*train).sorted(parts), rows.taken(*test)
+            _require_rows(seen.num_different, len(test.index))
             found = [
                 decision
                 for variant, start in variants
-                for posterior in path(variant, None if start is None else start[train], steps, seen)
+                for posterior in path(variant, None if start is None else start[train.index], steps, seen)
                 for decision in self.decide(posterior, held, seen, temperatures)
             ]
             decisions.append(np.stack(found))
         shape, together = tuple(map(len, axes.values())), np.concatenate(decisions, 1)
-        held = rows.taken(np.concatenate([test for _, test in splits]))
+        held = rows.taken(*map(np.concatenate, zip(*(test for _, test in splits), strict=True)))
         y = held.y.toarray() if scipy.sparse.issparse(held.y) else held.y
-        scores = [self._scores(each, y, held.weights, [len(test) for _, test in splits]) for each in together]
+        scores = [self._scores(each, y, held.weights, [len(test.index) for _, test in splits]) for each in together]
         by_fold = np.array(scores).T.reshape(-1, *shape)
         return _HeldOut(together.reshape(*shape, *together.shape[1:]), y, held.weights, by_fold)
 
@@ -316,7 +330,8 @@ class PathSearch(Search):
             of whole groups
         """
         require_array(X, self)
-        self.fit_posterior(*self.prepared(X, y, sample_weight), groups)
+        prepared = self.prepared(X, y, sample_weight)
+        self.fit_posterior(*prepared, groups, self.copies(sample_weight, prepared[1]))
         return self
 
     def fit_posterior(
@@ -326,13 +341,14 @@ class PathSearch(Search):
         y: NDArray[Any] | None,
         weights: NDArray[np.float64] | None = None,
         groups: ArrayLike | None = None,
+        copies: NDArray[np.int64] | None = None,
     ) -> None:
         """Search, then fit the best setting to all rows."""
         (model, inference), y = parts, np.asarray(y)
         if model.coding.has_classes:
             model = model.replace(classes=torch.arange(int(y.max()) + 1))  # a fold may miss one
         rows = Rows(X, y, np.ones(len(y)) if weights is None else weights)
-        found = self.search((model, inference), rows, groups)
+        found = self.search((model, inference), rows, groups, copies)
         self.shares_ = {member.setting[AXES[self.size].setting]: member.share for member in found.members}
         self.calibrate(found.decisions, found.y, found.weights)
         started = time.perf_counter()

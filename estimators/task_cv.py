@@ -82,11 +82,11 @@ class MultiTaskRegressorCV(Search, MultiTaskRegressor):
         self.refit_time_ = time.perf_counter() - started
         return self
 
-    def deal(self, rows: Rows, number: int) -> NDArray[np.int64]:
-        """The fold [N] of each row; rows that have the same tasks are dealt out one after another."""
-        different = sort_rows(*rows, merge=True)
-        _, kind = np.unique(np.isnan(np.asarray(different.y)), axis=0, return_inverse=True)
-        return deal(different, kind.ravel(), number)
+    def deal(self, rows: Rows, number: int, copies: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Rows that have the same tasks are dealt out one after another."""
+        ordered = sort_rows(*rows, merge=False)
+        _, kind = np.unique(np.isnan(np.asarray(ordered.y)), axis=0, return_inverse=True)
+        return deal(ordered, kind.ravel(), number, copies)
 
     def order(self, y: Any) -> NDArray[np.float64]:
         """The mean target of each row."""

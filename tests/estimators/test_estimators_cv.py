@@ -22,7 +22,7 @@ from regbayes.datasets import make_setting_two
 from regbayes.estimators import Classifier, ClassifierCV, Regressor, RegressorCV
 from regbayes.estimators.hyperplanes import Hyperplanes
 from regbayes.estimators.paths import at, decide
-from regbayes.estimators.rows import sort_rows
+from regbayes.estimators.rows import sort_rows, splits_of
 from regbayes.estimators.search import _HeldOut
 from regbayes.estimators.slopes import least_squares_shares, likeliest_shares
 from regbayes.inference import SVI, Gibbs, Posterior, SmallVariance
@@ -204,10 +204,64 @@ def test_splits_may_be_masks():
 
 def test_splits_of_too_few_different_rows_are_refused():
     X, y = one_plane(2)[0], np.arange(2)
-    for copies in (1, 20):
-        message = f"a split of cv has 1 different rows to fit and {copies} to hold out; it needs at least 2 and 1"
-        with pytest.raises(ValueError, match=message):
-            ClassifierCV(cv=3).fit(X.repeat(copies, 0), y.repeat(copies))
+    with pytest.raises(
+        ValueError, match="a split of cv has 1 different rows to fit and 1 to hold out; it needs at lea"
+    ):
+        ClassifierCV(cv=3).fit(X, y)
+    assert_array_equal(ClassifierCV(cv=3).fit(X.repeat(20, 0), y.repeat(20)).predict(X), y)
+    splits = [(np.arange(20), np.arange(20, 40))]
+    with pytest.raises(ValueError, match="has 1 different rows to fit and 20 to hold out"):
+        ClassifierCV(cv=splits).fit(X.repeat(20, 0), y.repeat(20))
+
+
+def few_values(seed: int, rows: int = 300) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of few values, which occur with either label: y = 1 with probability .9 where x_1 = 1, else .2."""
+    rng = np.random.default_rng(seed)
+    X = rng.integers(0, [2, 3], (rows, 2)).astype(float)
+    return X, (rng.random(rows) < np.where(X[:, 0] == 1, 0.9, 0.2)).astype(int)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_folds_tell_the_truth_of_equal_rows_with_either_label(weighted):
+    """If all rows of this x and this label were in one fold, the fit to the others would say the opposite."""
+    X, y = few_values(0)
+    found = ClassifierCV()
+    if weighted:
+        rows, counts = np.unique(np.column_stack([X, y]), axis=0, return_counts=True)
+        found.fit(rows[:, :2], rows[:, 2].astype(int), sample_weight=counts)
+    else:
+        found.fit(X, y)
+    share = np.array([y[X[:, 0] == value].mean() for value in (0, 1)])[X[:, 0].astype(int)]
+    assert found.best_score_ == pytest.approx(np.maximum(share, 1 - share).mean(), abs=0.02)
+    assert np.abs(found.predict_proba(X)[:, 1] - share).max() < 0.12
+
+
+@pytest.mark.parametrize(
+    ("class_weight", "sample_weight", "split"),
+    [
+        ({0: 4, 1: 2}, None, False),
+        ("balanced", None, False),
+        (None, 4.5, False),
+        (None, 4.0, True),
+        ({0: 4}, 4.0, True),
+    ],
+)
+def test_only_whole_weights_of_rows_are_dealt_copy_by_copy(monkeypatch, class_weight, sample_weight, split):
+    """A row with another weight would tell the fit its label and then be held out."""
+    seen = []
+
+    def noted(*arguments):
+        seen.extend(splits_of(*arguments))
+        return splits_of(*arguments)
+
+    monkeypatch.setattr("regbayes.estimators.search.splits_of", noted)
+    X, y = one_plane(30)[0], np.arange(30) % 3 % 2
+    weights = None if sample_weight is None else np.full(30, sample_weight)
+    ClassifierCV(class_weight=class_weight, num_components=[1], weight_scales=[1.0]).fit(X, y, sample_weight=weights)
+    assert len(seen) == 3
+    for train, test in seen:
+        assert bool(np.intersect1d(train.index, test.index).size) == split
+        assert train.weights.sum() + test.weights.sum() == pytest.approx(sum(part.weights.sum() for _, part in seen))
 
 
 @pytest.mark.parametrize("seed", [6, 17])

@@ -12,7 +12,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 from sklearn.base import clone
 from sklearn.datasets import load_iris, make_multilabel_classification
-from sklearn.metrics import r2_score
+from sklearn.metrics import log_loss, r2_score
 from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_score
 
 from regbayes.estimators import (
@@ -32,6 +32,7 @@ from regbayes.models import (
     InfiniteLatentSVM,
     InfiniteSVM,
     LatentFeatureModel,
+    Logistic,
     MedLDA,
     MultiTaskInfiniteLatentSVM,
     RandomFourier,
@@ -385,8 +386,8 @@ def test_slope_of_a_hinge_makes_labels_held_out_likeliest():
     hinge = Classifier(InfiniteLatentSVM(truncation=3), QUICK, num_folds=3)
     found, plain = clone(hinge).fit(X, y), clone(hinge).set_params(num_folds=None).fit(X, y)
     logits, labels = [], []
-    different = sort_rows(X, y, None, merge=True)
-    fold = deal(different, different.y, 3)
+    ordered = sort_rows(X, y, None, merge=False)
+    fold = deal(ordered, ordered.y, 3).argmax(1)
     for k in range(3):
         other = clone(plain).fit(X[fold != k], y[fold != k])
         logits.append(other.decision_function(X[fold == k]))
@@ -418,11 +419,47 @@ def test_slope_depends_on_how_often_rows_occur_and_not_on_their_order():
 
 @pytest.mark.parametrize(
     ("model", "inference", "has"),
-    [(InfiniteSVM(), None, True), (None, None, False), (InfiniteSVM(), SmallVariance(num_restarts=1), False)],
+    [
+        (InfiniteSVM(), None, True),
+        (InfiniteSVM(loss=Logistic()), SmallVariance(num_restarts=1), False),
+        (InfiniteSVM(), SmallVariance(num_restarts=1), False),
+    ],
 )
-def test_folds_are_for_losses_that_are_no_likelihood_where_the_backend_is_left_open(model, inference, has):
+def test_slopes_are_found_where_the_backend_is_left_open(model, inference, has):
     X, y = some_iris()
     assert (Classifier(model, inference).fit(X, y).slope_ is not None) == has
+
+
+def test_the_default_is_as_sure_as_the_rows_of_its_fit_bear():
+    """A slope below 1 is the likeliest for the rows of the fit, as if these were new."""
+    X, y = some_iris()
+    found = Classifier().fit(X, y)
+    scores, targets = found.decision_function(X), (np.eye(3)[y] * 60 + 1) / 63
+    best = minimize_scalar(lambda slope: -(targets * log_softmax(slope * scores, axis=1)).sum(), (0.1, 1.0)).x
+    assert found.slope_ == pytest.approx(best, rel=1e-3)
+    assert found.slope_ < 1
+    assert_allclose(found.predict_proba(X), softmax(found.slope_ * scores, axis=1))
+    steep = np.array([[-1.0], [0.0], [1.0], [2.0]]).repeat(10, 0), np.array([0, 0, 1, 1]).repeat(10)
+    assert Classifier(InfiniteSVM(loss=Logistic(), weight_scale=0.5)).fit(*steep).slope_ is None
+
+
+@pytest.mark.parametrize("values", [2, 4, 10])
+def test_the_default_is_not_sure_where_equal_rows_have_either_label(values):
+    """Components of equal rows that differ in their labels alone would be sure, and wrong for a fifth of new rows."""
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, values, (3600, 1)).astype(float)
+    y = (rng.random(3600) < np.where(X.ravel() // max(values // 4, 1) % 2, 0.8, 0.2)).astype(int)
+    found = Classifier().fit(X[:600], y[:600])
+    entropy = -0.8 * np.log(0.8) - 0.2 * np.log(0.2)
+    assert log_loss(y[600:], found.predict_proba(X[600:])) < 1.06 * entropy
+
+
+def test_the_default_has_at_most_a_component_for_two_different_rows():
+    times = [100, 100, 30, 30]
+    X, y = np.array([[0.0], [1.0], [1.0], [0.0]]).repeat(times, 0), np.array([0, 1, 0, 1]).repeat(times)
+    found = Classifier().fit(X, y)
+    assert found.n_components_ == 1
+    assert_allclose(found.predict_proba([[0.0], [1.0]])[:, 1], [3 / 13, 10 / 13], atol=0.02)
 
 
 def test_too_few_rows_have_no_slope_and_numbers_of_folds_that_mean_nothing_are_refused():

@@ -190,7 +190,7 @@ def test_scores_of_tasks_are_those_of_fits_without_each_fold():
 def test_folds_share_each_task_and_rows_without_a_target_are_in_none():
     X, y, task = tasks_alike(6, 1.0)
     Y = by_task(y, task)
-    fold = MultiTaskRegressorCV().deal(paths_of.Rows(X, Y, np.ones(60)), 3)
+    fold = MultiTaskRegressorCV().deal(paths_of.Rows(X, Y, np.ones(60)), 3, np.ones(60, dtype=int)).argmax(1)
     assert_array_equal(np.histogram2d(task, fold, bins=[10, 3])[0], np.full((10, 3), 2))
     search = MultiTaskRegressorCV(strengths=[2.0], inference=SVI(num_steps=5))
     alone = search.fit(X, Y).scores_
