@@ -167,6 +167,9 @@ class PosteriorEstimator(TransformerMixin, PartsEstimator, auto_wrap_output_keys
         inference = SVI() if self.inference is None else inference
         self.posterior_ = inference.fit(model, source, on_interrupt=self.on_interrupt)
         self.n_features_in_ = int(self.posterior_.model.num_features)
+        self.__dict__.pop("feature_names_in_", None)
+        if source.column_names is not None:
+            self.feature_names_in_ = np.array(source.column_names, dtype=object)
         self._require_learnt(inference)
         return self
 

@@ -161,7 +161,7 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
                 warnings.simplefilter("ignore", told)
             for train, test in splits:
                 posterior = self.posterior_of((model, inference), rows.taken(*train).sorted(parts), "raise")
-                decisions.append(np.asarray(posterior.decision_function(rows.X[test.index])))
+                decisions.append(np.asarray(posterior.decision_function(rows.X[test.place])))
         held, counted = map(np.concatenate, zip(*(test for _, test in splits), strict=True))
         return likeliest_slope(np.concatenate(decisions), rows.y[held], counted)
 

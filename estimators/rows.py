@@ -62,7 +62,7 @@ def sort_rows(X: Any, y: Any, weights: NDArray[np.float64] | None, *, merge: boo
 class Part(NamedTuple):
     """Some rows of a user, by their places [M], and how much each counts [M]."""
 
-    index: NDArray[np.int64]
+    place: NDArray[np.int64]
     weights: NDArray[np.float64]
 
 
@@ -113,8 +113,8 @@ def splits_of(
     unit = weights / np.maximum(copies, 1)
 
     def part(number: NDArray[np.int64]) -> Part:
-        index = np.flatnonzero(number)
-        return Part(index, number[index] * unit[index])
+        place = np.flatnonzero(number)
+        return Part(place, number[place] * unit[place])
 
     return [(part(copies - held), part(held)) for held in dealt.T]
 

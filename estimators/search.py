@@ -258,7 +258,7 @@ class Search(PosteriorEstimator):
             dealt = (fold[:, None] == np.arange(fold.max() + 1)) * copies[:, None]
         splits = splits_of(dealt, copies, some.weights)
         return [
-            (Part(kept[train.index], train.weights), Part(kept[test.index], test.weights)) for train, test in splits
+            (Part(kept[train.place], train.weights), Part(kept[test.place], test.weights)) for train, test in splits
         ]
 
     def deal(self, rows: Rows, number: int, copies: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -286,18 +286,18 @@ class Search(PosteriorEstimator):
                 at(model, *step).checked()
         for train, test in splits:
             seen, held = rows.taken(*train).sorted(parts), rows.taken(*test)
-            _require_rows(seen.num_different, len(test.index))
+            _require_rows(seen.num_different, len(test.place))
             found = [
                 decision
                 for variant, start in variants
-                for posterior in path(variant, None if start is None else start[train.index], steps, seen)
+                for posterior in path(variant, None if start is None else start[train.place], steps, seen)
                 for decision in self.decide(posterior, held, seen, temperatures)
             ]
             decisions.append(np.stack(found))
         shape, together = tuple(map(len, axes.values())), np.concatenate(decisions, 1)
         held = rows.taken(*map(np.concatenate, zip(*(test for _, test in splits), strict=True)))
         y = held.y.toarray() if scipy.sparse.issparse(held.y) else held.y
-        scores = [self._scores(each, y, held.weights, [len(test.index) for _, test in splits]) for each in together]
+        scores = [self._scores(each, y, held.weights, [len(test.place) for _, test in splits]) for each in together]
         by_fold = np.array(scores).T.reshape(-1, *shape)
         return _HeldOut(together.reshape(*shape, *together.shape[1:]), y, held.weights, by_fold)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,13 @@ class EncodedRows(RowSource):
     @property
     def num_rows(self) -> int:
         return self.source.num_rows
+
+    @property
+    def column_names(self) -> list[str] | None:
+        return self.source.column_names
+
+    def reads(self, path: Path) -> bool:
+        return self.source.reads(path)
 
     def blocks(self, size: int) -> Iterator[Any]:
         return ((X, self.encode(np.asarray(y))) for X, y in self.source.blocks(size))

@@ -6,6 +6,7 @@ import os
 from collections import ChainMap
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypedDict, Unpack, overload
 
 from torch import Tensor
@@ -17,6 +18,7 @@ from ..models.domains import Number, OneOf, read, shown
 from ..models.priors import PartitionPrior
 from ..models.sums import among
 from .distributed.rows import streamed
+from .distributed.sources import require_apart
 from .distributed.together import together
 from .posterior.base import Posterior
 from .posterior.draws import require_record
@@ -316,6 +318,8 @@ class Backend(Config):
                 f"X comes from {source.name}, whose order may change, so that a fit cannot be resumed. Leave "
                 "checkpoint and resume out, or pass rows that come in one order, as rows_of(...) gives them."
             )
+        if source is not None and checkpoint is not None:
+            require_apart("checkpoint", Path(os.path.realpath(checkpoint)), source)
         if resume is not None and not os.path.exists(resume):
             raise FileNotFoundError(f"resume is {os.fspath(resume)!r}, but there is no such file.")
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,8 @@ from tqdm import tqdm
 
 from ...models.domains import Whole, read, shown
 from ..running.files import partial_file, require_target
-from .rows import rows_of
-from .sources import RowSource
+from .rows import is_table, rows_of
+from .sources import RowSource, require_apart
 
 
 def map_rows(
@@ -34,7 +36,8 @@ def map_rows(
     Parameters
     ----------
     function : from the rows X [n, D] of a block to answers [n, ...]
-    source : rows, or what `rows_of` takes without further arguments
+    source : rows, or what `rows_of` takes without further arguments. If the function is a method of an estimator that
+        knows the names of its columns, as after a fit from a file, it gets the columns of these names
     to : a file to write, whole or not at all: "FILE.npy" for an array [N, ...], or "FILE.parquet" for a column, of
         answers [N, K] one for each of K, by the name of the function; None: the answers are returned
     batch_size : rows of a block, where the source has no blocks of its own
@@ -42,8 +45,9 @@ def map_rows(
 
     Raises
     ------
-    ValueError    if `to` has another ending, there are no rows, or a block has not an answer for each of its rows, as
-                  wide as those before.
+    ValueError    if `to` has another ending or is a file of the source, if there are no rows, or columns of these
+                  names, or if a block has not an answer for each of its rows, as wide as those before.
+    OSError       if the file cannot be written to its end, as on a full disk.
 
     Examples
     --------
@@ -53,10 +57,12 @@ def map_rows(
     """
     if not callable(function):
         raise ValueError(f"function is {shown(function)}; expected one of the rows of a block, as posterior.assign.")
-    rows, size = rows_of(source), read("batch_size", batch_size, Whole(1))
+    rows, size = _rows_for(function, source), read("batch_size", batch_size, Whole(1))
     target = None if to is None else require_target("to", to)
     if target is not None and target.suffix not in _WRITERS:
         raise ValueError(f"to is {str(to)!r}; expected a name that ends in {' or '.join(_WRITERS)}.")
+    if target is not None:
+        require_apart("to", target, rows)
     counts = type(rows).num_rows is not RowSource.num_rows  # known without a pass
     with tqdm(
         total=rows.num_rows if counts else None,
@@ -68,17 +74,38 @@ def map_rows(
         answers = _answers(function, rows, size, bar)
         if target is None:
             return np.concatenate(list(answers))
-        with partial_file(target) as partial:
+        with partial_file(target) as partial, _writing(target):
             _WRITERS[target.suffix](partial, answers, _name_of(function))
             os.replace(partial, target)
     return None
+
+
+def _rows_for(function: Callable[[Any], Any], source: Any) -> RowSource:
+    """The rows of a source, with the columns that an estimator was fitted to if the function is its method."""
+    names = getattr(getattr(function, "__self__", None), "feature_names_in_", None)
+    if names is None:
+        return rows_of(source)
+    return rows_of(source, columns=list(names)) if is_table(source) else rows_of(source).named(list(names))
+
+
+@contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    """A context in which an error of writing names the file."""
+    try:
+        yield
+    except FileNotFoundError:  # of the source
+        raise
+    except OSError as error:
+        raise OSError(f"{str(target)!r} could not be written: {error.strerror or error}. It is as it was.") from None
 
 
 def _answers(function: Callable[[Any], Any], rows: RowSource, size: int, bar: Any) -> Iterator[NDArray[Any]]:
     """The answers [n, ...] for each block in turn."""
     form: tuple[int, ...] | None = None
     for place, (X, _) in enumerate(rows.blocks(size)):
-        number, found = X.shape[0], function(X)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "X does not have valid feature names")  # `_rows_for` saw to them
+            number, found = X.shape[0], function(X)
         found = found.cpu().numpy() if isinstance(found, torch.Tensor) else np.asarray(found)
         form = found.shape[1:] if form is None else form
         if found.shape[:1] != (number,) or found.shape[1:] != form:

@@ -49,7 +49,7 @@ def rows_of(X: Any, y: Any = None, *, columns: list[str] | None = None, num_bloc
         batches = X.batch_sampler is None or type(X.batch_sampler) is BatchSampler
         in_order = batches and isinstance(X.sampler, SequentialSampler)  # unknown for other samplers
         return BlockRows(lambda: X, "the DataLoader", in_order)
-    if _is_table(X):
+    if is_table(X):
         from .tables import TableRows
 
         return TableRows.of(X, y, columns)
@@ -80,7 +80,8 @@ def _read(name: str, values: Any) -> NDArray[Any]:
         raise ValueError(f"{name} cannot be read as an array: {in_words(error)}.") from None
 
 
-def _is_table(X: Any) -> bool:
+def is_table(X: Any) -> bool:
+    """Whether X is the path of a file, or a dataset of pyarrow."""
     return isinstance(X, str | os.PathLike) or type(X).__module__.startswith("pyarrow")
 
 
@@ -89,7 +90,7 @@ def _require_where_it_means_something(X: Any, y: Any, columns: Any, num_blocks: 
     with_own = isinstance(X, RowSource | DataLoader) or callable(X)
     for name, value, means in (
         ("y", y, not with_own),
-        ("columns", columns, _is_table(X)),
+        ("columns", columns, is_table(X)),
         ("num_blocks", num_blocks, callable(X) and not isinstance(X, DataLoader)),
     ):
         if value is not None and not means:

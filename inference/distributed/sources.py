@@ -6,9 +6,11 @@ grow with the number of rows.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,24 @@ class RowSource(ABC):
     def num_rows(self) -> int:
         """N, by a pass over the rows if it is not known otherwise."""
         return sum(number for number, _ in self.outline(_BLOCK))
+
+    @property
+    def column_names(self) -> list[str] | None:
+        """Those of the columns of X [D]; None if they have no names."""
+        return None
+
+    def reads(self, path: Path) -> bool:
+        """Whether a file that is written at this path, without links, would change the rows."""
+        return False
+
+    def named(self, columns: list[str]) -> RowSource:
+        """The rows with the columns of these names [D] alone, and without y; itself if its columns have no names.
+
+        Raises
+        ------
+        ValueError    if there is no such column.
+        """
+        return self
 
     @abstractmethod
     def blocks(self, size: int) -> Iterator[Block]:
@@ -56,6 +76,10 @@ class ArrayRows(RowSource):
     def num_rows(self) -> int:
         return int(self.X.shape[0])
 
+    def reads(self, path: Path) -> bool:
+        files = [getattr(each, "filename", None) for each in (self.X, self.y)]  # of `numpy.memmap`
+        return path in [Path(os.path.realpath(file)) for file in files if file is not None]
+
     def blocks(self, size: int) -> Iterator[Block]:
         return ((self.X[rows], None if self.y is None else self.y[rows]) for rows in self._slices(size))
 
@@ -79,6 +103,14 @@ class BlockRows(RowSource):
         for block in self.each():
             X, *others = block if isinstance(block, tuple | list) else (block,)
             yield X, others[0] if others else None
+
+
+def require_apart(name: str, path: Path, source: RowSource) -> None:
+    """Raise ValueError if a file to write, an argument of this name, is one that the source reads."""
+    if source.reads(path):
+        raise ValueError(
+            f"{name} is {str(path)!r}, where {source.name} is read; writing would lose rows. Name another."
+        )
 
 
 def cut(parts: Iterable[Block], size: int) -> Iterator[Block]:

@@ -37,7 +37,10 @@ class Counted(Protocol):
 
 
 class RowsInOrder(UserWarning):
-    """The first rows of a source lack labels that later rows have. That happens where rows are sorted."""
+    """The first rows of a source lack labels that later rows have, or rows of one label follow one another.
+
+    That happens where rows are sorted.
+    """
 
 
 B = TypeVar("B")
@@ -119,10 +122,12 @@ class Stream(Generic[D]):
         return block[0].shape[0], self.convert(block) if is_wanted else None
 
 
-def stream_points(source: RowSource, size: int, model: Mixture, num_first: int) -> tuple[Mixture, Stream[Data]]:
+def stream_points(
+    source: RowSource, size: int, model: Mixture, num_first: int, *, in_turn: bool = True
+) -> tuple[Mixture, Stream[Data]]:
     """The resolved model and the stream of batches (X [n, D], y [n]) or (X [n, D], None); each rank has its own source.
 
-    One missing label anywhere is enough for a loss that allows them.
+    One missing label anywhere is enough for a loss that allows them. `in_turn` says that a step sees one batch.
     """
     head, X = on_all(lambda: _begin(source, size, model.as_rows))
     coding, said, total, largest, like = coding_of(model.checked()), list[Tensor](), 0, 0, X.new_zeros(0, 0)
@@ -139,7 +144,7 @@ def stream_points(source: RowSource, size: int, model: Mixture, num_first: int) 
         total, largest = total + number, max(largest, number)
     if said:  # all classes, not only those of the first rows
         model = model.checked().resolve_targets(like.new_zeros(len(said[0]), 0), said[0])
-        _warn_of_order(source, X.new_zeros(0) if y is None else y, model.classes)
+        _warn_of_order(source, X.new_zeros(0) if y is None else y, model.classes, in_turn)
     some = slice(0, max(0, _NUM_DEFAULTS - span(total)[0]))  # the same rows, however ranks split them
     model = model.resolve(X[some], None if y is None else y[some])
 
@@ -224,13 +229,29 @@ def _named(source: RowSource, blocks: Iterable[B], read: Callable[[B], R]) -> It
         yield found
 
 
-def _warn_of_order(source: RowSource, first: Tensor, classes: Tensor | None) -> None:
-    """Warn if none of the first labels [M] has one of the classes [L]."""
-    if classes is None or not len(late := classes[~torch.isin(classes, first)]):
+def _warn_of_order(source: RowSource, first: Tensor, classes: Tensor | None, in_turn: bool) -> None:
+    """Warn if none of the first labels [M] has one of the classes [L], or if a step sees few of those that alternate.
+
+    In random order M labels with shares p have 1 + (M - 1) (1 - sum p^2) runs of equal ones, on average.
+    """
+    if classes is None:
+        return
+    late = classes[~torch.isin(classes, first)]
+    known = first[torch.isin(first, classes)]
+    shares = torch.unique(known, return_counts=True)[1] / max(1, len(known))
+    expected = 1 + (len(known) - 1) * (1 - float(shares.square().sum()))
+    number = 1 + int((known.diff() != 0).sum())
+    if len(late):
+        what = f"The first rows of {source.name}, which the fit starts from, have no label {late[0].item():g}. If rows"
+    elif in_turn and number < expected / 2 and expected - number > 5 * expected**0.5:
+        what = (
+            f"The labels of the first {len(known)} rows of {source.name} change {number - 1} times, in random order "
+            f"about {expected - 1:.0f} times. If rows"
+        )
+    else:
         return
     message = (
-        f"The first rows of {source.name}, which the fit starts from, have no label {late[0].item():g}. If rows are in "
-        "an order that means something, shuffle them once: stochastic steps see a block after the other."
+        f"{what} are in an order that means something, shuffle them once: stochastic steps see a block after the other."
     )
     warnings.warn(message, RowsInOrder, stacklevel=7)  # the caller of `Backend.fit`
 

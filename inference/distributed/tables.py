@@ -27,16 +27,17 @@ class TableRows(RowSource):
     """The rows of a dataset: columns of numbers, and one of labels (or several, of label sets)."""
 
     dataset: Any
-    columns: list[str]  # [D] of the features
+    columns: list[str]  # [D], the names of the features
     targets: list[str]  # of y
     is_matrix: bool  # whether y is [n, C]
     name: str
+    path: Path | None = None  # of the file or the folder, without links; None: a dataset
 
     @classmethod
-    def of(cls, X: Any, y: str | list[str] | None, columns: list[str] | None) -> Self:
+    def of(cls, X: Any, y: str | list[str] | None, columns: list[str] | None, name: str = "the dataset") -> Self:
         """The dataset at a path, or a dataset itself; see `rows_of`."""
         given = isinstance(X, str | os.PathLike)
-        name = repr(os.fspath(X)) if given else "the dataset"
+        name = repr(os.fspath(X)) if given else name
         with readable(name):
             dataset = dataset_of(X) if given else X
         if not isinstance(dataset, ds.Dataset):
@@ -51,7 +52,8 @@ class TableRows(RowSource):
                 raise ValueError(f"{argument}: {name} has no column {unknown[0]!r}; its columns are {_listed(names)}.")
         if not columns:
             raise ValueError(f"{name} has no column beside y. Name the features by columns.")
-        found = cls(dataset, columns, targets, y is not None and not isinstance(y, str), name)
+        path = Path(os.path.realpath(X)) if given else None
+        found = cls(dataset, columns, targets, y is not None and not isinstance(y, str), name, path)
         for column in [*columns, *(targets if found.is_matrix else [])]:
             found._require_numbers(column)
         return found
@@ -60,6 +62,17 @@ class TableRows(RowSource):
     def num_rows(self) -> int:
         with readable(self.name):
             return int(self.dataset.count_rows())
+
+    @property
+    def column_names(self) -> list[str]:
+        return self.columns
+
+    def reads(self, path: Path) -> bool:
+        files = [Path(os.path.realpath(file)) for file in getattr(self.dataset, "files", [])]
+        return path in files or (self.path is not None and self.path in path.parents)
+
+    def named(self, columns: list[str]) -> Self:
+        return replace(type(self).of(self.dataset, None, columns, self.name), path=self.path)
 
     def blocks(self, size: int) -> Iterator[Block]:
         return cut(self._parts(), size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, cast
@@ -36,14 +37,26 @@ def together(
 
     Raises
     ------
-    NotImplementedError    if the backend cannot fit the model among ranks, before anything is exchanged.
+    NotImplementedError    if the backend cannot fit the model among ranks, or has weights of rows.
     ValueError             on all ranks if one refuses its data or files, or if they differ in what they fit.
     RankLost               if one ends.
     """
     with meeting(group) as those, among(those):
-        _require_split(backend, model, X, weights)
+        _require_all_split(those, backend, model, X, weights)
         _agree(those, on_all(lambda: _described(backend, model, X, y, lengths, files)))
         yield
+
+
+def _require_all_split(those: Ranks, backend: Fits, model: Model, X: Any, weights: tuple[Any, Any]) -> None:
+    """Raise the error of `_require_split`, and ValueError on a rank that has none if another has."""
+    try:
+        _require_split(backend, model, X, weights)
+    except NotImplementedError as error:
+        those.objects(str(error))
+        raise
+    for rank, said in enumerate(those.objects("")):
+        if said:
+            raise ValueError(f"Rank {rank} of {those.size} cannot begin: {said}")
 
 
 def _require_split(backend: Fits, model: Model, X: Any, weights: tuple[Any, Any]) -> None:
@@ -82,7 +95,7 @@ def _described(backend: Fits, model: Model, X: Any, y: Any, lengths: Any, files:
         "version of regbayes": release,
         "version of torch": torch.__version__,
         "backend": repr(backend),
-        "model": repr(model),
+        "model": _ADDRESS.sub("", repr(model)),  # of a function for a feature map
         "number of columns": str(rows.shape[1]),
         "dtype": str(rows.dtype),
         "kind of rows": "dense" if isinstance(rows, Tensor) else "sparse",
@@ -91,4 +104,5 @@ def _described(backend: Fits, model: Model, X: Any, y: Any, lengths: Any, files:
     }
 
 
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _FEW = 1000  # rows of a source that are used for the comparison

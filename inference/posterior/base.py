@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -12,9 +13,9 @@ import torch
 
 from ...models.config import from_plain, to_plain
 from ...models.domains import Whole, shown
-from ...models.ranks import meeting
+from ...models.ranks import Ranks, meeting
 from ..protocol import Model
-from ..running.files import require_entries
+from ..running.files import require_entries, write_file
 from ..running.plain import plain as as_plain
 from ..running.shards import Shard, Table, read_shards, write_shards
 from ..structures import Draw, structure_of
@@ -85,11 +86,18 @@ class Posterior:
         """
         if self.shard is None:
             return self
-        with meeting(torch.distributed.group.WORLD if group is None else group) as those:
-            if those.size != self.shard.num_ranks:
-                raise ValueError(f"group has {those.size} ranks; expected the {self.shard.num_ranks} of the fit.")
+        with self._meeting(group) as those:
             rows = {name: torch.cat(those.objects(self.samples[name]), 1) for name in self._tables(self.shard)}
         return self.replace(samples=self.samples | rows, shard=None)
+
+    @contextmanager
+    def _meeting(self, group: Any) -> Iterator[Ranks]:
+        """A context in which the ranks of the fit take part; None: all ranks."""
+        number = 1 if self.shard is None else self.shard.num_ranks
+        with meeting(torch.distributed.group.WORLD if group is None else group) as those:
+            if those.size != number:
+                raise ValueError(f"group has {those.size} ranks; expected the {number} of the fit.")
+            yield those
 
     def _tables(self, shard: Shard) -> dict[str, str]:
         """The names of samples [S, N, ...] that are split among ranks, with the name of their axis N."""
@@ -108,17 +116,22 @@ class Posterior:
         """Facts about the structure for `repr`."""
         return []
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], group: Any = None) -> None:
         """Write tensors and plain data to `path`, atomically: a safetensors file with a digest of its bytes.
 
         After a fit among ranks all ranks make this call, in a folder that all of them see: the first writes `path`, and
-        each writes a file of its rows beside it.
+        each writes a file of its rows beside it. Once a rank returns, all these files are complete.
+
+        Parameters
+        ----------
+        group : as in `gather`
 
         Raises
         ------
-        OSError       if the file cannot be written to its end, as on a full disk; `path` is then as it was.
-        ValueError    if the model or `metadata` holds anything else, such as a function for a feature map, or if no
-                      file can be written there.
+        OSError       if the file cannot be written to its end, as on a full disk; `path` is then as it was, and all
+                      ranks of a fit raise.
+        ValueError    if the model or `metadata` holds anything else, such as a function for a feature map, if no file
+                      can be written there, or if the group has another number of ranks than the fit.
         """
         if not isinstance(self.metadata, dict):
             raise ValueError(f"metadata is {shown(self.metadata)}; expected a dict of plain data.")
@@ -128,7 +141,11 @@ class Posterior:
             plain["metadata"] = as_plain(self.metadata, "metadata")
             tables = self._tables(self.shard)
             own["samples"] = self.samples | {name: Table(self.samples[name], 1, axis) for name, axis in tables.items()}
-        write_shards(path, "posterior", own | plain, self.shard)
+        if self.shard is None:
+            write_file(path, "posterior", own | plain)
+            return
+        with self._meeting(group) as those:
+            write_shards(path, "posterior", own | plain, self.shard, those.objects)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: Any = None) -> Any:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ...models.domains import OneOf, read
 from ..running.chains import LABELS, LabelRows, stack_labels
+from ..running.shards import Shard
 from ..structures import Draw
 from .base import Posterior
 from .consensus import consensus
@@ -26,10 +27,11 @@ class Clustering:
     """
 
     samples: Draw
+    shard: Shard | None
 
     @property
     def num_components(self) -> int:
-        """Number of occupied components in the representative draw."""
+        """Number of occupied components in the representative draw; with a `shard`, of those that its rows have."""
         return len(torch.unique(self.samples[LABELS][self.representative]))
 
     def similarity(self) -> Tensor:
@@ -89,7 +91,8 @@ class Clustering:
 
     def facts(self) -> list[str]:
         """Facts about the structure for `repr`."""
-        return [f"{self.num_components} components"]
+        which = "" if self.shard is None else f" with rows of rank {self.shard.number}"
+        return [f"{self.num_components} components{which}"]
 
     def _best_draw(self, loss: str) -> int:
         if read("loss", loss, OneOf(*LOSSES)) == "vi" and EXPECTED_LOSS in self.samples:

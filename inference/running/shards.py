@@ -93,23 +93,33 @@ def write_shards(
 ) -> None:
     """As `write_file`; each `Table` of a shard goes into its own file, everything else into the first rank's.
 
-    `exchange` tells each rank why the rows of others could not be written ("" if they were). With it, an existing file
-    stays complete whenever a rank ends.
+    `exchange` tells each rank why the others could not write theirs ("" if they could). With it, an existing file stays
+    complete whenever a rank ends or fails, all ranks raise if one cannot write, and the files of all are complete once
+    a rank returns.
     """
     if shard is None:
         write_file(path, kind, content)
         return
-    tables, failure = list[Table](), ""
-    rest = _parted(content, tables)
-    try:
-        write_file(shard.file(path), _KIND, {"tables": [table.values for table in tables]})
-    except (OSError, ValueError) as error:
-        failure = str(error)
-    if failures := [*filter(None, exchange(failure))]:
-        raise OSError(failures[0])
+    tables = list[Table]()
+    rest = _parted(content, tables) | {"shards": {"name": shard.name, "sizes": shard.sizes}}
+    _on_all(lambda: write_file(shard.file(path), _KIND, {"tables": [table.values for table in tables]}), exchange)
+    _on_all(lambda: None if shard.number else write_file(path, kind, rest), exchange)
     if not shard.number:
-        write_file(path, kind, rest | {"shards": {"name": shard.name, "sizes": shard.sizes}})
         _remove_others(path, shard.name)
+
+
+def _on_all(write: Callable[[], None], exchange: Callable[[str], list[str]]) -> None:
+    """Write on this rank; OSError if that fails on another one."""
+    failure: OSError | ValueError | None = None
+    try:
+        write()
+    except (OSError, ValueError) as error:
+        failure = error
+    told = [*filter(None, exchange("" if failure is None else str(failure)))]
+    if failure is not None:
+        raise failure
+    if told:
+        raise OSError(told[0])
 
 
 def read_shards(

@@ -72,7 +72,7 @@ def stream(backend: SmallVariance, model: Mixture, source: RowSource) -> tuple[K
     why = "its components repel" if not takes_labels(model) else alone(backend, model)
     if why:
         raise NotImplementedError(f"SmallVariance of {type(model).__name__} reads no source of rows: {why}; or SVI().")
-    model, found = stream_points(source, _BLOCK, model, _FEW)
+    model, found = stream_points(source, _BLOCK, model, _FEW, in_turn=False)
     if found.num_data <= _FEW:
         return kernel(backend.resolve(model, found.first), model), model, found.first
     return kernel_of(Descent, partial(StreamedRestarts.over, backend.resolve(model, found))), model, found

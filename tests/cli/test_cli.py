@@ -219,7 +219,7 @@ def test_a_search_of_a_large_table_sees_some_rows_and_its_fit_all(table, tmp_pat
     hold_out = ClassifierCV._hold_out
 
     def held_out(self, parts, rows, splits, *others):
-        seen.append([np.sort(np.concatenate(split)).tolist() for split in splits])
+        seen.append([np.sort(np.concatenate([part.place for part in split])).tolist() for split in splits])
         return hold_out(self, parts, rows, splits, *others)
 
     monkeypatch.setattr(ClassifierCV, "_hold_out", held_out)

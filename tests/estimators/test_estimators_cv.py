@@ -260,7 +260,7 @@ def test_only_whole_weights_of_rows_are_dealt_copy_by_copy(monkeypatch, class_we
     ClassifierCV(class_weight=class_weight, num_components=[1], weight_scales=[1.0]).fit(X, y, sample_weight=weights)
     assert len(seen) == 3
     for train, test in seen:
-        assert bool(np.intersect1d(train.index, test.index).size) == split
+        assert bool(np.intersect1d(train.place, test.place).size) == split
         assert train.weights.sum() + test.weights.sum() == pytest.approx(sum(part.weights.sum() for _, part in seen))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,10 @@ from regbayes.estimators.streams import classes_of
 from regbayes.inference import SVI, Gibbs, map_rows, rows_of
 from regbayes.models import DPM, InfiniteSVM
 
-pytestmark = pytest.mark.usefixtures("few_restarts")
+pytestmark = [
+    pytest.mark.usefixtures("few_restarts"),
+    pytest.mark.filterwarnings("ignore:X does not have valid feature names"),  # arrays after a fit from a file
+]
 
 RNG = np.random.default_rng(0)
 PLACE = RNG.integers(0, 2, 300)
@@ -50,6 +54,24 @@ def test_a_classifier_takes_a_path_and_the_name_of_its_labels(path, tmp_path) ->
     answers = pq.read_table(tmp_path / "labels.parquet")["predict"].to_pylist()
     assert answers == found.predict(X).tolist()
     assert Classifier().fit(rows_of(path, y="label")).score(X, WORDS) > 0.98
+
+
+def test_columns_of_a_file_are_found_by_their_names(path, tmp_path) -> None:
+    """As those of a data frame: in another order, and beside others."""
+    found = Classifier(inference=SVI(num_steps=12, batch_size=60)).fit(path, y="label")
+    assert found.feature_names_in_.tolist() == ["a", "b"]
+    other = tmp_path / "other.parquet"
+    rows = 3 * X - X.min()
+    pq.write_table(pa.table({"more": WORDS, "b": rows[:, 1], "a": rows[:, 0]}), other)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        answers = map_rows(found.predict_proba, other)
+    with pytest.warns(UserWarning, match="valid feature names"):
+        np.testing.assert_array_equal(answers, found.predict_proba(rows))
+    pq.write_table(pa.table({"more": WORDS, "b": rows[:, 1]}), other)
+    with pytest.raises(ValueError, match=r"other.parquet' has no column 'a'; its columns are 'more'"):
+        map_rows(found.predict, other)
+    assert not hasattr(found.fit(rows_of(X, WORDS)), "feature_names_in_")
 
 
 def test_predictions_take_rows_and_name_what_takes_a_source(path) -> None:

@@ -17,6 +17,7 @@ import torch
 from two_ranks import TwoRanks, split
 
 from regbayes.inference import SVI, FitInterrupted, Gibbs, Posterior, SmallVariance
+from regbayes.inference.running import shards
 from regbayes.inference.running.sweeps import Sweeps
 from regbayes.models import (
     BNMC,
@@ -227,6 +228,33 @@ def saved(group, rank, way, path):
     posterior.metadata["rank"] = rank
     posterior.save(path)
     return posterior, posterior.gather()
+
+
+def saved_twice(group, rank, path, fails):
+    """What a rank is told of a second `save` in which one rank cannot write one of the files."""
+    fit(group, rank, "SVI").save(path)
+    write, names = shards.write_file, {"first": "posterior.pt", "second": ".1-of-2"}
+
+    def fail(target, *others):
+        if os.fspath(target).endswith(names[fails]):
+            raise OSError(f"no space for {os.path.basename(target)}")
+        write(target, *others)
+
+    shards.write_file = fail
+    try:
+        with pytest.raises(OSError, match="no space for") as caught:
+            fit(group, rank, "SVI in minibatches").save(path)
+    finally:
+        shards.write_file = write
+    return str(caught.value), repr(Posterior.load(path).backend)
+
+
+@pytest.mark.parametrize("fails", ["first", "second"])
+def test_a_posterior_that_one_rank_cannot_save_is_told_by_all_and_the_older_one_stays(two_ranks, fails, tmp_path):
+    path = tmp_path / "posterior.pt"
+    first, second = two_ranks(saved_twice, path, fails)
+    assert first[0] == second[0]
+    assert first[1] == second[1] == repr(SHORT["SVI"])
 
 
 @pytest.mark.one_in(3)

@@ -220,6 +220,38 @@ def test_what_is_not_verified_on_several_ranks_is_refused_by_name(two_ranks, nam
         assert f"does not run on several ranks yet; {mend}." in said
 
 
+def squared(X):
+    """A feature map."""
+    return torch.cat([X, X.square()], 1)
+
+
+def function_fitted(group, rank):
+    """The weights of a model whose feature map is a function, which every process has at an address of its own."""
+    model = InfiniteSVM(feature_map=squared, truncation=4)
+    found = SVI(num_steps=2).fit(model, split(X, rank, FIRST), split(LABELS, rank, FIRST), group=group)
+    return found.samples["weights"], repr(found)
+
+
+def test_a_function_is_a_feature_map_on_all_ranks(two_ranks) -> None:
+    (first, said), (second, other) = two_ranks(function_fitted)
+    assert torch.equal(first, second)
+    assert "components with rows of rank 0" in said
+    assert "components with rows of rank 1" in other
+
+
+def weighted(group, rank):
+    """What a rank is told where the second one alone has weights."""
+    weights = torch.ones(len(X) - FIRST) if rank else None
+    return refusal(group, rank, SVI(), DPM(), None, {"sample_weight": weights})
+
+
+def test_weights_of_one_rank_are_refused_on_all(two_ranks) -> None:
+    first, second = two_ranks(weighted)
+    said = "SVI of DPM with sample_weight does not run on several ranks yet; leave sample_weight out."
+    assert first == f"ValueError: Rank 1 of 2 cannot begin: {said}"
+    assert second == f"NotImplementedError: {said}"
+
+
 def spoiled(group, rank, kind):
     """A refusal of rows that differ from rank to rank."""
     rows, model = split(X, rank, FIRST), DPM()

@@ -18,6 +18,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from regbayes.inference import SVI, RowsInOrder, RowSource, SmallVariance, map_rows, rows_of
+from regbayes.inference.distributed import mapped
 from regbayes.models import BNMC, DPM, IHMM, LDA, InfiniteLatentSVM, InfiniteSVM
 from regbayes.models.losses import EpsilonInsensitive, Masked
 
@@ -293,6 +294,40 @@ def test_what_are_no_rows_is_told_in_words_of_our_own() -> None:
         map_rows(len, None)
     with pytest.raises(ValueError, match=r"^function is None; expected one of the rows of a block"):
         map_rows(None, X)
+
+
+@pytest.mark.parametrize("what", ["a file", "a folder", "a memmap", "a link"])
+def test_no_file_is_written_where_rows_are_read(what, tmp_path) -> None:
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    file = folder / ("X.npy" if what == "a memmap" else "X.parquet")
+    if what == "a memmap":
+        np.save(file, X)
+        source = rows_of(np.load(file, mmap_mode="r"))
+    else:
+        pq.write_table(pa.table({"a": X[:, 0], "b": X[:, 1]}), file)
+        source = rows_of(folder if what == "a folder" else file)
+    to = folder / "more.parquet" if what == "a folder" else file
+    if what == "a link":
+        to = tmp_path / "link.parquet"
+        to.symlink_to(file)
+    before = file.read_bytes()
+    with pytest.raises(ValueError, match=r"^to is '.*', where .* is read; writing would lose rows\. Name another"):
+        map_rows(len, source, to)
+    with pytest.raises(ValueError, match=r"^checkpoint is '.*', where .* is read"):
+        SVI(num_steps=2, batch_size=40).fit(DPM(), source, checkpoint=to)
+    assert file.read_bytes() == before
+    assert len(list(folder.iterdir())) == 1
+    map_rows(lambda X: X[:, 0], source, tmp_path / "sums.npy")
+
+
+def test_a_full_disk_is_told_with_the_name_of_the_file(monkeypatch, tmp_path) -> None:
+    def write(*_):
+        raise OSError("81920 requested and 31216 written")
+
+    monkeypatch.setitem(mapped._WRITERS, ".npy", write)
+    with pytest.raises(OSError, match=r"sums\.npy' could not be written: 81920 requested.*\. It is as it was\."):
+        map_rows(lambda X: X[:, 0], X, tmp_path / "sums.npy")
 
 
 def test_answers_come_whole_or_not_at_all(tmp_path) -> None:

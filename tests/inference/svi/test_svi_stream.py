@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import scipy.sparse
 import torch
@@ -74,6 +76,28 @@ def test_labels_may_be_missing_in_any_batch(cpu_generator, monkeypatch) -> None:
     assert isinstance(posterior.model.loss, Masked)
     assert isinstance(posterior.model.loss.loss, OneVsRest)
     assert (posterior.predict(X) == labels).double().mean() > 0.85
+
+
+@pytest.mark.parametrize(("order", "warns"), [("sorted", True), ("two runs", True), ("as they came", False)])
+def test_rows_in_the_order_of_their_labels_are_told(order, warns, cpu_generator) -> None:
+    """All classes are among the first rows, but the steps would see one after the other."""
+    X, y = blobs(400, cpu_generator)
+    places = {"sorted": y.argsort(), "two runs": torch.cat([y[:200].argsort(), 200 + y[200:].argsort()])}
+    place = places.get(order, torch.arange(400))
+    source = rows_of(X[place], y[place])
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        SVI(num_steps=4, batch_size=50).fit(InfiniteSVM(truncation=8), source)
+    found = [str(each.message) for each in told if each.category is RowsInOrder]
+    assert len(found) == warns
+    if warns:
+        assert found[0].startswith(
+            f"The labels of the first 400 rows of the array change {2 * (order != 'sorted') + 1} "
+        )
+        assert "in random order about" in found[0]
+    with warnings.catch_warnings():  # whose sweeps see all rows
+        warnings.simplefilter("error", RowsInOrder)
+        SmallVariance(num_components=2, num_restarts=1).fit(InfiniteSVM(), source)
 
 
 def test_targets_of_a_whole_batch_may_be_missing(cpu_generator) -> None:
