@@ -58,7 +58,8 @@ class _Transform(TransformerMixin):
     def transform(self, X: ArrayLike) -> NDArray[Any]:
         """Latent features (probabilities, or bits of small variance), expected topic proportions, or what the tasks'
         projection makes of rows, [N, K]: from the rows alone, without targets, also for those of the fit."""
-        found: NDArray[Any] = self.posterior_.transform(self.new_data(X))
+        rows = self.new_data(X)
+        found: NDArray[Any] = self.posterior_.transform(rows)
         return found
 
 

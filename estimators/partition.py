@@ -270,9 +270,11 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
         """Class probabilities [N, L] in the order of `classes_`: softmax(slope_ f) where the fit has a `slope_`, else
         those of the posterior (`Posterior.predict_proba` says what they mean)."""
-        if self.slope_ is None:
-            return self.posterior_.predict_proba(self.new_data(X))
-        return np.exp(self.predict_log_proba(X))
+        if self.slope_ is not None:
+            return np.exp(self.predict_log_proba(X))
+        rows = self.new_data(X)
+        found: NDArray[Any] = self.posterior_.predict_proba(rows)
+        return found
 
     def predict_log_proba(self, X: ArrayLike) -> NDArray[Any]:
         """Logarithms of `predict_proba` [N, L]: finite however small a probability is, where the fit has a `slope_`."""

@@ -83,7 +83,8 @@ class TopicTransformer(_Transformer):
     def score(self, X: ArrayLike, y: Any = None) -> float:
         """A lower bound of the log likelihood of documents X [N, V] at the topics found, in nats
         (`log_evidence_bound` of the posterior)."""
-        return float(np.sum(self.posterior_.log_evidence_bound(self.new_data(X)), dtype=np.float64))
+        rows = self.new_data(X)
+        return float(np.sum(self.posterior_.log_evidence_bound(rows), dtype=np.float64))
 
     def perplexity(self, X: ArrayLike) -> float:
         """exp(-score / number of words) of documents X [N, V]: an upper bound of the perplexity.

@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 import scipy.sparse
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone
 from sklearn.datasets import load_iris, make_blobs
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 
+from regbayes import estimators
 from regbayes.estimators import Classifier, ClassifierCV, Clusterer, Regressor, RoundedWeightsWarning, SequenceClusterer
 from regbayes.estimators.class_weights import class_weights
 from regbayes.estimators.rows import sort_rows
@@ -98,6 +100,20 @@ def test_posterior_and_estimator_say_the_same(rings, backend):
     assert_array_equal(decision, classifier.posterior_.decision_function(X))
     again = pickle.loads(pickle.dumps(classifier))
     assert_array_equal(again.decision_function(X), decision)
+
+
+ANSWERS = "predict predict_proba predict_log_proba decision_function transform score score_samples sample perplexity"
+
+
+@pytest.mark.parametrize("method", ANSWERS.split())
+def test_an_answer_before_any_fit_says_so(method):
+    kinds = [each for each in vars(estimators).values() if isinstance(each, type) and issubclass(each, BaseEstimator)]
+    answering = [kind for kind in kinds if hasattr(kind(), method)]
+    assert answering
+    for kind in answering:
+        asked = [1] if method == "sample" else [np.eye(3), np.arange(3)][: 1 + (method == "score")]
+        with pytest.raises(NotFittedError, match=f"This {kind.__name__} instance is not fitted yet"):
+            getattr(kind(), method)(*asked)
 
 
 def test_the_parts_are_copied_not_changed(rings):
