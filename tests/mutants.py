@@ -183,6 +183,30 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "most = int(all_largest(self.totals": "most = int((self.totals",
         "index_add(0, value.long(), number)": "index_add(0, value.long(), number.sign())",
     },
+    ("inference/running/shards.py", "inference/distributed/test_faults.py -k cannot_save"): {
+        'exchange("" if failure is None else str(failure))': "[]",
+        "_on_all(lambda: None if shard.number else write_file(path, kind, rest), exchange)": (
+            "None if shard.number else write_file(path, kind, rest)"
+        ),
+    },
+    ("inference/truncation.py", "inference/distributed/test_ranks.py -k in_use"): {
+        "used = all_sum(": "used = (",
+    },
+    ("inference/distributed/together.py", "inference/distributed/test_ranks.py -k 'weights_of_one or a_function'"): {
+        "        those.objects(str(error))\n        raise": "        raise",
+        '_ADDRESS.sub("", repr(model))': "repr(model)",
+    },
+    ("inference/distributed/sources.py", "inference/distributed/test_sources.py -k where_rows_are_read"): {
+        "if source.reads(path):": "if False:",
+    },
+    ("inference/distributed/tables.py", "inference/distributed/test_sources.py -k where_rows_are_read"): {
+        "self.path in path.parents": "False",
+        "return path in files or": "return",
+    },
+    ("inference/distributed/stream.py", "inference/svi/test_svi_stream.py -k order_of_their"): {
+        "number < expected / 2": "number < 2",
+        "elif in_turn and": "elif",
+    },
     ("inference/running/shards.py", "inference/distributed/test_faults.py -k 'topics'"): {
         "Table(of_shard[index], axis, split)": "Table(of_shard[index], axis)",
         "- own.start for end": "for end",
@@ -922,13 +946,26 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     ("estimators/multi.py", "estimators/test_label_estimator.py -k more_folds"): {
         "X.shape[0] <= _FEW_ROWS": "X.shape[0] < _FEW_ROWS",
     },
-    ("estimators/partition.py", "estimators/test_estimators_features.py -k 'slope or folds_are'"): {
-        "rows.y[order], rows.weights[order]": "rows.y, rows.weights",
-        "fold != k)).sorted": "fold == k)).sorted",
+    ("estimators/partition.py", "estimators/test_estimators_features.py -k 'slope or the_default_is or sure'"): {
+        "rows.y[held], counted": "rows.y, rows.weights",
+        "rows.taken(*train).sorted": "rows.taken(*test).sorted",
         "parts[0].loss.is_likelihood": "False",
+        "return slope if slope < 1 else None": "return slope",
+        "merge=True).num_different // 2)": "merge=True).num_different)",
+    },
+    ("estimators/rows.py", "estimators/test_estimators_cv.py -k 'equal_rows or dealt'"): {
+        "_dealt_before(ends - counts[order], number)": "_dealt_before(ends - 1, number)",
+        "(weights if whole else weights > 0)": "weights",
+        "unit = weights / np.maximum(copies, 1)": "unit = weights",
+    },
+    ("estimators/base.py", "estimators/test_estimators_cv.py -k dealt"): {
+        "np.ones(X.shape[0]) if weights is None else weights": "np.ones(X.shape[0])",
+    },
+    ("estimators/base.py", "estimators/test_estimators_from_files.py -k by_their_names"): {
+        'self.__dict__.pop("feature_names_in_", None)': "pass",
     },
     ("estimators/task_cv.py", "estimators/test_other_searches.py -k 'task or targets or each_fold'"): {
-        "deal(different, kind.ravel(), number)": "deal(different, 0 * kind.ravel(), number)",
+        "deal(ordered, kind.ravel(), number, copies)": "deal(ordered, 0 * kind.ravel(), number, copies)",
         "1 - np.nanmean((y - decisions) ** 2, 1)": "1 - np.nanmean(abs(y - decisions), 1)",
         "np.asarray(known)": "np.ones(len(known))",
         "at(parts[0], *found.best.steps[-1])": "parts[0]",
