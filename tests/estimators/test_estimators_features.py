@@ -430,6 +430,13 @@ def test_slopes_are_found_where_the_backend_is_left_open(model, inference, has):
     assert (Classifier(model, inference).fit(X, y).slope_ is not None) == has
 
 
+def test_a_likelihood_has_no_slope_by_folds():
+    X, y = some_iris()
+    parts = InfiniteSVM(loss=Logistic()), SmallVariance(num_restarts=1)
+    assert Classifier(*parts, num_folds=2).fit(X, y).slope_ is None
+    assert Classifier(InfiniteSVM(), parts[1], num_folds=2).fit(X, y).slope_ is not None
+
+
 def test_the_default_is_as_sure_as_the_rows_of_its_fit_bear():
     """A slope below 1 is the likeliest for the rows of the fit, as if these were new."""
     X, y = some_iris()
