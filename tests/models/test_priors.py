@@ -105,7 +105,10 @@ def test_a_prior_without_hyperparameters_conforms_and_a_wrong_one_is_found() -> 
 
 
 BACKENDS = [
-    *(Gibbs(num_samples=300, num_warmup=20, num_chains=1, scan=scan) for scan in ("slice", "blocked", "collapsed")),
+    *(
+        pytest.param(Gibbs(300, 20, num_chains=1, scan=scan), marks=[pytest.mark.nightly][: scan == "blocked"])
+        for scan in ("slice", "blocked", "collapsed")
+    ),
     SVI(num_steps=10),
     SmallVariance(),
 ]
