@@ -45,9 +45,9 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
     Parameters
     ----------
     model : a model with classes; None: `InfiniteSVM(loss=Logistic(), weight_scale=3.0)`, whose probabilities are those
-        of logistic regressions. If `inference` is None as well and there are fewer than 60 rows for each column, the
-        scale is 3 sqrt(rows / (60 columns)), so that many columns do not fit noise. To search over arguments of the
-        model, pass it
+        of logistic regressions. If there are fewer than 60 rows for each column, the scale is
+        3 sqrt(rows / (60 columns)), so that many columns do not fit noise. To search over arguments of the model,
+        pass it
     inference : a backend of `regbayes.inference`, which has the seed. None: for topics and latent features
         `SVI(tolerance=0.03)` (with `rule="averaging"` if the loss has no expectation, such as `CrammerSinger`), else
         `SmallVariance(scale=10.0, num_restarts=1)` with one component for every 15 rows per weight of a classifier and
@@ -218,17 +218,17 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         return np.searchsorted(self.classes_, labels)
 
     def _parts_for(self, rows: Any, num_rows: float) -> tuple[Any, Backend]:
-        """The model and the backend for rows [N, D] that count as `num_rows`; defaults limit the components and the
-        weight scale by the number of rows."""
+        """The model and the backend for rows [N, D] that count as `num_rows`, which limit the components and the weight
+        scale of the defaults."""
         (model, inference), num_columns = self.parts(), rows.shape[1]
         if self.inference is None and isinstance(inference, SmallVariance):
             most = min(int(num_rows) // (_ROWS * (num_columns + 1)), _MOST_COMPONENTS)
             if most > 1:  # those of equal rows would differ in their labels alone
                 most = min(most, sort_rows(rows, None, None, merge=True).num_different // 2)
             inference = inference.replace(num_components=max(most, 1))
-            if self.model is None:
-                share = min(1.0, num_rows / (_ROWS_OF_COLUMN * num_columns))
-                model = model.replace(weight_scale=model.weight_scale * share**0.5)
+        if self.model is None and isinstance(model, InfiniteSVM):
+            share = min(1.0, num_rows / (_ROWS_OF_COLUMN * num_columns))
+            model = model.replace(weight_scale=model.weight_scale * share**0.5)
         return model, inference
 
     def loss_options(self, parts: tuple[Any, Backend], rows: SortedRows) -> dict[str, Any]:

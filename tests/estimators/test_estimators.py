@@ -241,7 +241,7 @@ def test_weights_of_classes_are_weights_of_their_rows():
     X, y, weights = small_data()
     names = np.array(["a", "b", "c"])[y]
     factors = {"a": 3.0, "b": 0.25}
-    plain = Classifier(inference=QUICK["small_variance"])
+    plain = Classifier(InfiniteSVM(loss=Logistic()), QUICK["small_variance"])
     by_class = clone(plain).set_params(class_weight=factors).fit(X, names, sample_weight=weights)
     each = weights * np.array([3.0, 0.25, 1.0])[y]
     by_row = clone(plain).fit(X, names, sample_weight=each)
@@ -268,11 +268,12 @@ def test_balanced_weights_of_a_fold_that_lacks_a_class():
 def test_under_svi_weights_of_classes_are_those_of_losses(num_classes):
     X, y = make_blobs(centers=num_classes, random_state=0, cluster_std=20)  # scikit-learn's own check
     heavy = {label: 1e-4 if label else 1000.0 for label in range(num_classes)}
-    classifier = Classifier(inference=SVI(), class_weight=heavy).fit(X[::2], y[::2])
+    model = InfiniteSVM(loss=Logistic(), weight_scale=3.0)
+    classifier = Classifier(model, SVI(), class_weight=heavy).fit(X[::2], y[::2])
     assert (classifier.predict(X[1::2]) == 0).mean() > 0.87
     rows = sort_rows(X[::2], y[::2], None, merge=True)
     losses = [heavy[label] for label in rows.y]
-    posterior = SVI().fit(InfiniteSVM(loss=Logistic(), weight_scale=3.0), rows.X, rows.y, loss_weight=losses)
+    posterior = SVI().fit(model, rows.X, rows.y, loss_weight=losses)
     assert_allclose(classifier.decision_function(X), posterior.decision_function(X))
     searched = ClassifierCV(inference=SVI(), class_weight=heavy, cv=2).in_losses(classifier.parts())
     assert not searched  # there rows count so often

@@ -697,6 +697,8 @@ def test_many_columns_have_no_weights_for_noise():
     y, new_y = (rng.random(300) < 1 / (1 + np.exp(-2 * rows[:, :3].sum(1))) for rows in (X, new))
     found, wide = Classifier().fit(X, y), Classifier(InfiniteSVM(loss=Logistic(), weight_scale=3.0)).fit(X, y)
     assert found.posterior_.model.weight_scale == pytest.approx(3 * (300 / 6000) ** 0.5)
+    other = Classifier(inference=SmallVariance(num_components=2, num_restarts=1)).fit(X, y).posterior_
+    assert other.model.weight_scale == found.posterior_.model.weight_scale
     assert wide.posterior_.model.weight_scale == Classifier().fit(X[:, :3], y).posterior_.model.weight_scale == 3.0
     assert log_loss(new_y, found.predict_proba(new)) < log_loss(new_y, wide.predict_proba(new)) - 0.3
 
