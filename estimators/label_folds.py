@@ -13,7 +13,7 @@ from .rows import deal, sort_rows
 
 
 def deal_rows(X: Any, targets: Any, number: int) -> NDArray[np.int64]:
-    """The fold [N] of each row of X [N, D] with labels [N, C] of 0 and 1, NaN where missing.
+    """The rows of X [N, D], with labels [N, C] of 0 and 1, NaN where missing, that the folds hold out: 0 and 1 [N, F].
 
     Rows are dealt out in the order of the rarest label that they have, so that each label is spread evenly.
     """
@@ -25,8 +25,7 @@ def deal_rows(X: Any, targets: Any, number: int) -> NDArray[np.int64]:
     rank[np.bincount(columns, minlength=C).argsort(kind="stable")] = np.arange(C)
     rarest = np.full(labels.shape[0], C)
     np.minimum.at(rarest, rows, rank[columns])
-    found: NDArray[np.int64] = deal(ordered, rarest, number).argmax(1)
-    return found
+    return deal(ordered, rarest, number)
 
 
 def number_of_folds(name: str, given: Any, auto: int | None) -> int | None:

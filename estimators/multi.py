@@ -219,9 +219,9 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         number = number_of_folds("cv", self.cv, _MANY_FOLDS if X.shape[0] <= _FEW_ROWS else 2)
         if number is None or not self.is_of(LabelData):
             return
-        fold = deal_rows(X, targets, number)
-        for k in range(fold.max() + 1) if can_be_fitted(np.bincount(fold)) else ():
-            seen, held = fold != k, fold == k
+        dealt = deal_rows(X, targets, number)
+        for held in dealt.T.astype(bool) if can_be_fitted(dealt.sum(0)) else ():
+            seen = ~held
             posterior = self.fitted(parts, X[seen], targets[seen], held_out=True)
             yield posterior.held_out(X[held], taught(targets[held], targets[seen]))
 

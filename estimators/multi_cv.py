@@ -105,9 +105,7 @@ class MultiLabelClassifierCV(Search, MultiLabelClassifier):
         return climbed(posterior, parts[1], posterior.model.data(X, targets.astype(X.dtype)))
 
     def deal(self, rows: Rows, number: int, copies: NDArray[np.int64]) -> NDArray[np.int64]:
-        fold = deal_rows(rows.X, rows.y, number)
-        found: NDArray[np.int64] = (fold[:, None] == np.arange(fold.max() + 1)).astype(np.int64)
-        return found
+        return deal_rows(rows.X, rows.y, number)
 
     def order(self, y: Any) -> NDArray[np.float64]:
         """How many labels a row has."""

@@ -226,7 +226,7 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
             if most > 1:  # those of equal rows would differ in their labels alone
                 most = min(most, sort_rows(rows, None, None, merge=True).num_different // 2)
             inference = inference.replace(num_components=max(most, 1))
-        if self.model is None and isinstance(model, InfiniteSVM):
+        if self.model is None:
             share = min(1.0, num_rows / (_ROWS_OF_COLUMN * num_columns))
             model = model.replace(weight_scale=model.weight_scale * share**0.5)
         return model, inference
