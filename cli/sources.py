@@ -75,7 +75,7 @@ def source_of(path: str) -> Source:
 
     Raises
     ------
-    CommandError    if it is missing or unreadable.
+    CommandError    if it is missing, unreadable, or not of the format that its name promises.
     """
     try:
         once = path == "-" or (Path(path).exists() and not Path(path).is_file())
@@ -87,7 +87,11 @@ def source_of(path: str) -> Source:
         raise CommandError(f"there is no file {path!r}.") from None
     except OSError as error:
         raise CommandError(f"{path!r} cannot be read: {error.strerror}.") from None
-    return ColumnSource(found.path, content) if start.startswith((_PARQUET, _ARROW)) else found
+    if start.startswith((_PARQUET, _ARROW)):
+        return ColumnSource(found.path, content)
+    if Path(path).suffix in {".parquet", ".arrow", ".feather"}:
+        raise CommandError(f"{path!r} is no Parquet or Arrow file, whatever its name says.")
+    return found
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,8 @@ def read_rows(estimator: Any, X: Any, **checks: Any) -> Any:
 
 def read_both(estimator: Any, read_X: Callable[[], Any], y: Any, **checks: Any) -> tuple[Any, Any]:
     """The rows [N, D] that `read_X` returns, and targets y [N] of theirs, by `validate_data` with these checks."""
+    if isinstance(y, str):
+        raise ValueError(f"y is the text {y!r}; expected an array. Only fit(path, y=...) takes the name of a column.")
     y = array_like("y", y)
     _require_known(estimator, y, "target" if checks.get("y_numeric") else "label")
     # before the rows: it forgets the names of their columns

@@ -52,7 +52,7 @@ def require_array(X: Any, who: object) -> None:
     if is_source(X):
         raise ValueError(
             f"X is a file or another source of rows, which {type(who).__name__} does not read: pass an array. "
-            "Classifier, Regressor and Clusterer read sources."
+            "Classifier, Regressor and Clusterer read sources, in fit alone."
         )
 
 

@@ -95,6 +95,8 @@ def _admit(
 def require_finite(X: Rows, *, to_fit: bool = False, missing: bool = False) -> None:
     """ValueError on inf, NaN unless it may be `missing` and, in rows to fit, numbers whose squares would overflow."""
     limit = _largest(X) if to_fit else torch.finfo(X.dtype).max
+    if _is_within(X, limit):
+        return
     if not (found := first_entry(X, lambda x: ~(x.abs() <= limit) & ~(x.isnan() & missing))):
         return
     value, row, column = found
@@ -110,10 +112,20 @@ def require_finite(X: Rows, *, to_fit: bool = False, missing: bool = False) -> N
 
 def _within_reach(X: Rows) -> Rows:
     """Rows [N, D] with every row that has too large entries scaled down; its nearest component stays the same."""
-    if isinstance(X, SparseRows) or not len(X):
+    limit = _largest(X)
+    if isinstance(X, SparseRows) or _is_within(X, limit):
         return X
-    size, limit = X.nan_to_num().abs().amax(1, keepdim=True), _largest(X)
+    size = X.nan_to_num().abs().amax(1, keepdim=True)
     return X if (size <= limit).all() else torch.where(size > limit, X / size * limit, X)
+
+
+def _is_within(X: Rows, limit: float) -> bool:
+    """Whether no entry of X [N, D] is larger than `limit` in size, or NaN; in one pass and without copies."""
+    entries = X if isinstance(X, Tensor) else X.values
+    if not entries.numel():
+        return True
+    low, high = torch.aminmax(entries)
+    return bool((low >= -limit) & (high <= limit))
 
 
 def _largest(X: Rows) -> float:

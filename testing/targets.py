@@ -60,6 +60,9 @@ def _check_scores(model: Any, X: Any, y: Any, given: Tensor, seed: int) -> None:
     assert like.shape[1] == coding.num_scores, (
         f"kernels see {like.shape[1]} targets of a row; {type(coding).__name__} decodes {coding.num_scores} scores"
     )
+    known = like[~like.isnan()]
+    wrong = known[known.abs() != 1] if model.loss.target == "sign" else known[:0]
+    assert not len(wrong), f"kernels see the target {wrong[0].item():g}; {type(model.loss).__name__} takes -1 and +1"
     generator = torch.Generator(like.device).manual_seed(seed)
     size = torch.tensor([0.5, 2.0, 8.0, 30.0]).to(like).repeat(_NUM_SCORES)[:, None, None]
     scores = size * torch.randn(len(size), *like.shape, generator=generator, dtype=like.dtype, device=like.device)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ...models.bnmc import BNMC
 from ...models.label_joints import log_label_factor
+from ...models.shares import shares_of
 from ..classifiers.ridge import Ridge
 from ..structures import Draw
 from .components import log_component_density, log_unseen_density
@@ -34,8 +35,8 @@ def mixture_view(model: BNMC, draws: Sequence[Draw], X: Any, labels: Tensor | No
     evidence, found, totals = [], [], []
     for draw in draws:
         log_weights = component_weights(model, X, labels, draw)
-        share = log_weights.softmax(1)
-        evidence.append(log_weights.logsumexp(1))
+        share, total = shares_of(log_weights)
+        evidence.append(total)
         found.append(share @ component_means(model, draw))
         if "label_totals" in draw:
             totals.append(share @ draw["label_totals"])
@@ -57,8 +58,9 @@ def joint_view(model: BNMC, draws: Sequence[Draw], X: Any, labels: Tensor | None
     evidence, found = [], []
     for draw in draws:
         log_weights = component_weights(model, X, labels, draw)
-        evidence.append(log_weights.logsumexp(1))
-        share, psi, sigma = log_weights.softmax(1), component_means(model, draw), row_scores(model, X, draw).sigmoid()
+        share, weight = shares_of(log_weights)
+        psi, sigma = component_means(model, draw), row_scores(model, X, draw).sigmoid()
+        evidence.append(weight)
         if model.joint == "and":
             found.append(share @ psi * sigma)
             continue

@@ -20,6 +20,7 @@ from ...models.config import same
 from ...models.data import Data
 from ...models.domains import POSITIVE, Number, read, shown
 from ...models.scores import scores as scores_of
+from ...models.shares import shares_of
 from ..hilbert_embedding.mmd import MMD, goodness_of_fit
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
@@ -325,9 +326,9 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         log_evidence, shares = [], []
         for draw, label in zip(self.draws(), labels, strict=True):
             log_weights = self._clamped_log_weights(X, draw) if with_margin else self._log_weights(X, draw)
-            log_evidence.append(log_weights.logsumexp(1))
-            share = log_weights.new_zeros(len(X), num_labels + 1)
-            shares.append(share.index_add_(1, label, log_weights.softmax(1)))
+            share, total = shares_of(log_weights)
+            log_evidence.append(total)
+            shares.append(share.new_zeros(len(X), num_labels + 1).index_add_(1, label, share))
         return torch.einsum("sn,snk->nk", torch.stack(log_evidence).softmax(0), torch.stack(shares))
 
     def _clamped_log_weights(self, X: Tensor, draw: Draw) -> Tensor:

@@ -20,6 +20,7 @@ from torch import Tensor
 from ...models import host
 from ...models.arrays import like, read_labels
 from ...models.distributions.sampling import draw_categorical, normals, uniforms
+from ...models.shares import shares_of
 from ...models.targets import Target
 
 
@@ -163,8 +164,9 @@ class ScorePrediction:
     def _mean_of_chunk(self, X: Any) -> Tensor:
         log_evidence, means = [], []
         for mixture in self.score_mixtures(X, spread=self.averages_probabilities):
-            log_evidence.append(mixture.log_weights.logsumexp(1))
-            means.append(torch.einsum("nk,nk...->n...", mixture.log_weights.softmax(1), self._averaged(mixture)))
+            share, total = shares_of(mixture.log_weights)
+            log_evidence.append(total)
+            means.append(torch.einsum("nk,nk...->n...", share, self._averaged(mixture)))
         share = torch.stack(log_evidence).softmax(0)
         return torch.einsum("sn,sn...->n...", share, torch.stack(means))
 
@@ -172,8 +174,8 @@ class ScorePrediction:
         """Standard deviations [n, C] of the scores of some rows."""
         log_evidence, means, squares = [], [], []
         for mixture in self.score_mixtures(X, spread=True):
-            share = mixture.log_weights.softmax(1)
-            log_evidence.append(mixture.log_weights.logsumexp(1))
+            share, total = shares_of(mixture.log_weights)
+            log_evidence.append(total)
             mean = torch.einsum("nk,nkc->nc", share, mixture.mean)
             within = (mixture.mean - mean.unsqueeze(1)).square()
             if mixture.variance is not None:

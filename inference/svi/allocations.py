@@ -20,6 +20,7 @@ from ...models.label_data import LabelData
 from ...models.likelihoods.exponential_family import ExponentialFamily
 from ...models.mixture import Mixture
 from ...models.sequence import Sequences, StateSpace
+from ...models.shares import shares_of
 from ...models.sums import row_chunks
 from ..classifiers.natural import prior
 from ..seeding import far_apart
@@ -65,7 +66,7 @@ def start(
     keep = not (kind.separate and observes) or keep_rows(points, T)
     sums = Sums(family, points, T, keep=keep)
     for rows, some in chunks(kind.separate, data, model):
-        r = torch.softmax(family.log_predictive(some.points.X, chi), 1)
+        r, _ = shares_of(family.log_predictive(some.points.X, chi))
         sums.add(rows, some.points, r, see(q, some.points, model) if observes else None)
     own: dict[str, Any] = {"hyperparameters": chi, "mean": q.mean, "precision_tril": q.precision_tril}
     own |= {"bound": chi.new_tensor(-torch.inf, dtype=torch.float64), "weights": points.weights}

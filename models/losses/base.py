@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..config import Config
+from ..sums import row_chunks
 from .conjugates import Box
 from .tilted_normal import draw_interpolated, normal_net, normal_rule
 
@@ -203,19 +204,25 @@ class Loss(Config, ABC):
     def one_point(self, variance: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Small variance: (score, cost) that minimize -log phi(y | f) + f^2 / (2 variance) over f.
 
-        The default refines around the best of 65 nodes. As log phi <= 0, f^2 <= -2 variance log phi(y | 0) at the
-        optimum.
+        The default refines around the best of 65 nodes, as if the minimum there were the only one. As log phi <= 0,
+        f^2 <= -2 variance log phi(y | 0) at the optimum.
         """
-        variance, y = (tensor.unsqueeze(-1) for tensor in torch.broadcast_tensors(variance, y))
-        variance = variance.clamp(min=torch.finfo(variance.dtype).tiny)
+        variance, y = torch.broadcast_tensors(variance, y)
+        alone, targets = variance.reshape(-1, 1).clamp(min=torch.finfo(variance.dtype).tiny), y.reshape(-1, 1)
+        found = [self._refined(alone[rows], targets[rows]) for rows in row_chunks(alone, _MOST_NODES)]
+        score, cost = (torch.cat(parts).view(y.shape) for parts in zip(*found, strict=True))
+        return score, cost
+
+    def _refined(self, variance: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The numerical `one_point` [n, 1], of variances and targets [n, 1]."""
         center = torch.zeros_like(variance)
         radius = torch.sqrt(-2 * variance * self.log_factor(center, y))
-        nodes = torch.linspace(-1, 1, 65, dtype=y.dtype, device=y.device)
-        for _ in range(_NUM_ZOOMS):
-            score = center + radius * nodes
-            cost, best = (score * (score / variance) / 2 - self.log_factor(score, y)).min(-1, keepdim=True)
-            center, radius = score.gather(-1, best), radius / 16
-        return center.squeeze(-1), cost.squeeze(-1)
+        for num_nodes, shrinkage in _ZOOMS:
+            nodes = torch.linspace(-1, 1, num_nodes, dtype=y.dtype, device=y.device)
+            score = center + radius * nodes.view(-1, 1, 1)
+            cost, best = (score * (score / variance) / 2 - self.log_factor(score, y)).min(0)
+            center, radius = score.gather(0, best.unsqueeze(0)).squeeze(0), radius / shrinkage
+        return center, cost
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """Class probabilities [..., L] of scores [..., C] (C = 1: L = 2), increasing in each class's own score.
@@ -280,6 +287,7 @@ _ALONE = "Gibbs, SmallVariance, NUTS and Autoguide need log_factor alone"
 _OTHER_SCANS = "take CrammerSinger(), or Gibbs with scan='slice' or scan='blocked'"
 _CHUNK = 128  # rows of nodes at a time, few enough for a cache
 _NUM_POINTS = 64  # of a set of points in the scores of several classes; within some .02 of their expected probabilities
-_NUM_ZOOMS = 14  # to 16^-14 of the first radius
+_MOST_NODES = 65
+_ZOOMS = ((_MOST_NODES, 16), *[(7, 3)] * 33)  # numbers of nodes, and how much the radius shrinks: to 1e-17 of the first
 _WIDTH = 1e-2  # in units of the score: a kink gets the curvature of a parabola this wide
 _LEAST_PRECISION = 1e-6

@@ -1013,11 +1013,13 @@ def test_classes_are_told_apart_beyond_the_floats(tmp_path, capsys):
 def test_bad_files(tmp_path, capsys, table, monkeypatch):
     monkeypatch.setattr(sources, "_BLOCKS", (256, 2**16))
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00\x9c")
+    (tmp_path / "text.parquet").write_text("hello\n")
     (tmp_path / "quote.csv").write_text('a,b\n"' + "x" * 200_000 + '",1\n')
     for path, message in {
         "missing.csv": "there is no file",
         "": "cannot be read: Is a directory",
         "binary.csv": "not a text file in UTF-8",
+        "text.parquet": "is no Parquet or Arrow file, whatever its name says",
         "quote.csv": "not a CSV file: line 2",
     }.items():
         assert message in refuse(capsys, "compare", "--data", tmp_path / path, "--target", "b")

@@ -154,3 +154,8 @@ def test_estimators_that_read_no_source_say_so(estimator) -> None:
     for source in ("rows.parquet", rows_of(np.zeros((5, 2)), np.arange(5))):
         with pytest.raises(ValueError, match=f"which {type(estimator).__name__} does not read: pass an array. Class"):
             estimator.fit(source, None)
+
+
+def test_a_batch_comes_from_no_file() -> None:
+    with pytest.raises(ValueError, match=r"y is the text 'y'; expected an array. Only fit\(path, y=...\)"):
+        Classifier(inference=SVI()).partial_fit("rows.parquet", "y")

@@ -301,6 +301,15 @@ def test_numerical_defaults_agree_with_the_closed_forms(loss):
         torch.testing.assert_close(default, closed, rtol=1e-6, atol=1e-6)
 
 
+def test_many_points_alone_are_refined_in_chunks():
+    scale, y = torch.linspace(0.1, 5, 9_000, dtype=torch.float64), torch.linspace(-6, 6, 9_000, dtype=torch.float64)
+    score, cost = StudentT().one_point(scale.view(-1, 3), y.view(-1, 3))
+    exact = StudentT().log_factor(score, y.view(-1, 3)) - score.square() / (2 * scale.view(-1, 3))
+    torch.testing.assert_close(cost, -exact)
+    slope = score / scale.view(-1, 3) - 5 * (y.view(-1, 3) - score) / (4 + (y.view(-1, 3) - score).square())
+    assert slope.abs().max() < 1e-6
+
+
 def test_numerical_majorizer_agrees_with_the_closed_ones():
     """Where a hinge is violated, its parabola is the flattest whose top is 0: the same as that of its scale mixture."""
     for loss in (Hinge(2.0, 1.5), SquaredHinge(0.6)):

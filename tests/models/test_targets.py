@@ -100,9 +100,15 @@ def three_steps(right, X, y=None):
     return (2.0 * (torch.as_tensor(y).unsqueeze(1) > torch.arange(3)) - 1).to(X.dtype)
 
 
+def bits(right, X, y=None):
+    """Codes 0 and 1 in place of signs."""
+    return (right(X, y) + 1) / 2
+
+
 @pytest.mark.parametrize(
     ("model", "found"),
     [
+        (spoiled(InfiniteSVM(), "targets", bits), "kernels see the target 0; OneVsRest takes -1 and .1"),
         (
             InfiniteSVM(target=spoiled(Ordinal(), "read", lambda right, *given: 3 - right(*given))),
             "largest factor|softmax",

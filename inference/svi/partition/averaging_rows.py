@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ....models.losses import Loss
 from ....models.losses.conjugates import Box
+from ....models.shares import shares_of
 from ...classifiers.duals import joint_hinge
 from .averaging_interior import Problem, interior_tilt
 
@@ -27,7 +28,7 @@ def best_responsibilities(
     for _ in range(_MOST_TURNS[scores.shape[2] > 1]):
         s, f, y, t = logits[rows], scores[rows], targets[rows], tilt[rows]
         total = s + (f @ t.unsqueeze(2)).squeeze(2)
-        mean = expected(total.softmax(1), f)
+        mean = expected(shares_of(total)[0], f)
         apart = duality_gaps(loss, mean, t, y).sum(1) > _tolerance(s)
         if not apart.any():
             break
@@ -37,7 +38,7 @@ def best_responsibilities(
             tilt[rows] = _all_at_once(problem, y, t, loss)
             break
         tilt[rows] = _turn_of_a_class(total, f, y, t, mean, loss)
-    return (logits + (scores @ tilt.unsqueeze(2)).squeeze(2)).softmax(1), tilt
+    return shares_of(logits + (scores @ tilt.unsqueeze(2)).squeeze(2))[0], tilt
 
 
 def _problem(s: Tensor, f: Tensor, y: Tensor, loss: Loss) -> Problem | None:
@@ -81,7 +82,7 @@ def bisect(s: Tensor, f: Tensor, y: Tensor, loss: Loss, tilt: Tensor, most_steps
     t = tilt.clamp(least, most)
     found = t.clone()
     for step in range(most_steps):
-        r = (s + t * f).softmax(1)
+        r, _ = shares_of(s + t * f)
         mean = (r * f).sum(1, keepdim=True)
         found[rows] = t
         best = loss.best_tilt(mean, nothing[: len(t)], y)

@@ -26,6 +26,7 @@ from ....models.priors.sticks import (
     log_labelled_prior,
     posterior_sticks,
 )
+from ....models.shares import shares_of
 from ..factors import Variational, Weighed
 
 
@@ -59,9 +60,8 @@ class VariationalPartition(Variational[Data, Mixture]):
         return self.expected_log_mixture.to(log_likelihood.dtype) + log_likelihood
 
     def weigh(self, log_likelihood: Tensor, data: Data) -> Weighed:
-        logits = self.log_weights(log_likelihood)
-        log_total = data.counted(logits.logsumexp(1)).sum(dtype=torch.float64)
-        return Weighed(logits.softmax(1), log_total, {})
+        responsibilities, log_total = shares_of(self.log_weights(log_likelihood))
+        return Weighed(responsibilities, data.counted(log_total).sum(dtype=torch.float64), {})
 
     def with_prior(self, model: Mixture) -> Self:
         return update_prior(update_sticks(self, model), model)

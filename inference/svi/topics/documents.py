@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ....models import host
 from ....models.losses import Loss
+from ....models.shares import shares_of
 from ....models.sparse import SparseRows
 from ....models.sums import row_chunks
 from ...classifiers.duals import joint_hinge
@@ -165,7 +166,7 @@ class _Part:
             counts, moving = counts + change, moving & (change.abs().amax(1, keepdim=True) > _CHANGE * length)
             if host.looks(counts, step) and not bool(moving.any()):
                 break
-        phi = (self.given.log_topics[self.X.columns] + log_share[self.X.row_index]).softmax(1)
+        phi, _ = shares_of(self.given.log_topics[self.X.columns] + log_share[self.X.row_index])
         local = log_dirichlet_ratio(alpha, counts) - log_total.squeeze(1) + (counts * log_share).sum(1)
         return counts, tilt, local, word_sums(self.X, self.X.values.unsqueeze(1) * phi)
 
@@ -202,9 +203,9 @@ class _Part:
         return tilt, counts, total
 
     def _expect(self, log_share: Tensor) -> tuple[Tensor, Tensor]:
-        logits = self.given.log_topics[self.X.columns] + log_share[self.X.row_index]
-        number, total = self.X.values.unsqueeze(1), logits.logsumexp(1, keepdim=True)
-        return self.X.entry_sums(number * (logits - total).exp()), self.X.entry_sums(number * total)
+        phi, total = shares_of(self.given.log_topics[self.X.columns] + log_share[self.X.row_index])
+        number = self.X.values.unsqueeze(1)
+        return self.X.entry_sums(number * phi), self.X.entry_sums(number * total.unsqueeze(1))
 
     def _pull(self, tilt: Tensor, length: Tensor) -> Tensor:
         return tilt @ self.given.slopes.T / length

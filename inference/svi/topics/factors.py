@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ....models.losses.base import PseudoObservation
+from ....models.shares import shares_of
 from ....models.topics import TopicData, TopicModel
 from ...classifiers.minimum import DualLimits
 from ...classifiers.natural import Evidence
@@ -126,7 +127,7 @@ def update_tokens(state: VariationalTopics, data: TopicData, model: TopicModel, 
     for _ in range(num_steps):
         log_share = torch.digamma(alpha + counts)
         if not len(phi) and len(X.columns):  # at the start: q(z) without a margin
-            phi = (logs[X.columns] + log_share[X.row_index]).softmax(1)
+            phi, _ = shares_of(logs[X.columns] + log_share[X.row_index])
             counts = X.entry_sums(X.values.double().unsqueeze(1) * phi)
             continue
         observed = observe(replace(state, phi=phi, counts=counts), data, model)
