@@ -34,6 +34,7 @@ from ..models.warning import warn
 from .base import NothingLearntWarning, PosteriorEstimator, goes_on
 from .label_folds import can_be_fitted, deal_rows, number_of_folds, taught
 from .label_sets import is_matrix, missing_labels, with_holes
+from .parts import require_units
 from .reading import named, read_classes, read_targets, require_classes
 from .rows import moments_of_tasks, sort_rows
 
@@ -367,6 +368,7 @@ class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):
                 f"model is {type(model).__name__}, which has no real targets as it is. Use "
                 "MultiTaskInfiniteLatentSVM(loss=EpsilonInsensitive()), or MultiLabelClassifier."
             )
+        require_units(self, model)
 
     def fit(self, X: ArrayLike, y: ArrayLike, tasks: ArrayLike | None = None) -> Self:
         """Fit copies of the model and the backend to X [N, D] and y [N, M], or to y [N] and tasks [N] from 0."""

@@ -28,6 +28,7 @@ from ..models import ConstantColumnWarning, Data, InfiniteSVM, Logistic, Model, 
 from .base import PosteriorEstimator, goes_on
 from .class_weights import class_weights, whole
 from .label_folds import can_be_fitted, number_of_folds
+from .parts import require_units
 from .paths import Rows
 from .reading import named, read_both, read_classes, require_classes
 from .rows import SortedRows, deal, moments, sort_rows, splits_of
@@ -308,7 +309,8 @@ class Regressor(RegressorMixin, PosteriorEstimator):
     ----------
     posterior_ : Posterior of the fit, in units of target_scale_
     target_mean_, target_scale_ : mean and standard deviation of y, rows counted by their weights; 1 of a constant y
-    noise_scale_ : root of the mean squared error in the rows of the fit, in the units of y
+    noise_scale_ : root of the mean squared error in the rows of the fit, in the units of y; for `SmallVariance` of a
+        mixture each row is predicted by the others (`predict_left_out` of the posterior)
     n_components_ : number of occupied components, of latent features or of topics
     n_features_in_ : width of X
 
@@ -334,6 +336,7 @@ class Regressor(RegressorMixin, PosteriorEstimator):
                 f"model is {type(model).__name__}, which has no real targets as it is. Use "
                 "InfiniteSVM(loss=EpsilonInsensitive())."
             )
+        require_units(self, model)
 
     def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
         """Fit copies of the model and the backend to X [N, D], targets y [N] and weights [N] of at least 0.
@@ -383,7 +386,7 @@ class Regressor(RegressorMixin, PosteriorEstimator):
 
     def _measure_noise(self, X: Any, y: NDArray[Any], weights: NDArray[np.float64] | None) -> None:
         """Of rows [N, D] at standardized targets [N]."""
-        squares = (self.posterior_.predict(X).astype(np.float64) - y) ** 2
+        squares = (self.posterior_.predict_left_out(X, y, weights).astype(np.float64) - y) ** 2
         self.noise_scale_ = self.target_scale_ * float(np.average(squares, weights=weights)) ** 0.5
 
     def predict(

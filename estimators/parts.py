@@ -51,6 +51,16 @@ class PartsEstimator(BaseEstimator):
         return self
 
 
+def require_units(estimator: object, model: Any) -> None:
+    """Raise ValueError on a model whose target is no linear function of y, which the estimator puts in other units."""
+    if not model.coding.keeps_units:
+        raise ValueError(
+            f"model has the target {model.coding!r}, but {type(estimator).__name__} puts y in units of its mean and "
+            "standard deviation, which suits Real() alone. Fit the model by its backend, or let scikit-learn's "
+            "TransformedTargetRegressor change y."
+        )
+
+
 def copy_of(name: str, given: Any, default: Config) -> Any:
     """A copy of the model or backend that a user gave, or the default.
 

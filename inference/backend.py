@@ -286,7 +286,8 @@ class Backend(Config):
         weights = sample_weight, loss_weight
         if group is None:
             self.require_files(X, **files)
-        with among(None) if group is None else together(group, backend, model, X, y, lengths, weights, **files):
+        whose_rows = among(None) if group is None else together(group, backend, model, X, y, lengths, weights, **files)
+        with host.usual_torch(), whose_rows:
             rows = CountedRows.of(backend, model, X, y, *weights)
             X, y, options = (X, y, {}) if rows is None else (rows.X, rows.y, rows.options)
             kernel, model, data, schedule = backend.prepare(model, X, y, lengths, **options)

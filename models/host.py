@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -82,6 +82,17 @@ def one_thread() -> Iterator[None]:
         with _Shared.lock:
             _Shared.running -= 1
             torch.set_num_threads(_Shared.before)
+
+
+@contextmanager
+def usual_torch() -> Iterator[None]:
+    """A context in which gradients are recorded and new tensors are on the CPU, whatever the caller has set.
+
+    The default dtype stays the caller's: another thread would see it change.
+    """
+    elsewhere = torch.get_default_device().type != "cpu"
+    with torch.inference_mode(False), torch.enable_grad(), torch.device("cpu") if elsewhere else nullcontext():
+        yield
 
 
 @cache

@@ -76,6 +76,8 @@ def require_readable(name: str, values: Tensor) -> None:
 
 def with_graph(values: Tensor) -> Tensor:
     """The values [...], with their autograd graph only inside a Pyro program, as only programs are differentiated."""
+    if values.is_inference() and not torch.is_inference_mode_enabled():
+        values = values.clone()  # autograd refuses a tensor of inference mode
     return values if am_i_wrapped() else values.detach()
 
 

@@ -68,7 +68,14 @@ def plot_loadings(
 
 
 def _most_used(psi: NDArray[np.float64]) -> list[int]:
-    """The features [K'] that some row of [N, K] has, by decreasing use; the most used one if there is none."""
+    """The features [K'] that some row of [N, K] has, by decreasing use; the most used one if there is none.
+
+    Raises
+    ------
+    ValueError    if K is 0.
+    """
+    if not psi.shape[1]:
+        raise ValueError("posterior has no features to show: the fit found none.")
     use = psi.mean(0)
     order = np.argsort(-use, kind="stable")
     return [int(index) for index in order if psi[:, index].max() > _USED] or [int(order[0])]

@@ -65,7 +65,10 @@ def partition_log_weights(
     data = resolved.data(X, y)
     num_labellings = truncation**data.num_data if truncation else 0
     if data.num_data > 10 or num_labellings > 10**6:
-        raise ValueError(f"{data.num_data} points have too many partitions. Use at most 10, and 10^6 labellings.")
+        among = f" into truncation={truncation} components" if truncation else ""
+        raise ValueError(
+            f"{data.num_data} points have too many partitions{among}. Use at most 10 points, and 10^6 labellings."
+        )
     log_block = log_blocks(data, resolved)
     if truncation:
         labellings: Iterator[Labels] = itertools.product(range(truncation), repeat=data.num_data)

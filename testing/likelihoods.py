@@ -26,7 +26,7 @@ from ..models.config import resolved
 from ..models.dpm import DPM
 from ..models.likelihoods import ExponentialFamily, Likelihood, Parameters, Product
 from ..models.sparse import SparseRows
-from .normalization import check_mass
+from .normalization import check_mass, check_rows
 from .requirements import named_errors
 
 
@@ -160,6 +160,7 @@ def _check_densities(family: Likelihood, X: Tensor, chi: Tensor, generator: torc
     enumerated = torch.arange(len(chi), device=X.device).unsqueeze(1)  # [T, 1], the shape of an enumerated site
     own = family.distribution({name: value[enumerated] for name, value in parameters.items()})
     _close(own.log_prob(X), log_density.T, "distribution of enumerated parameters")
+    check_rows(family, X)
 
 
 def _check_support(family: Likelihood, X: Tensor) -> None:

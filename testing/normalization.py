@@ -1,4 +1,4 @@
-"""The total mass of a density of rows, by quadrature or sums, where its columns are independent.
+"""Rows that a family draws, and the total mass of their density, by quadrature or sums, where columns are independent.
 
     log of the integral of p = sum_d log of the integral of p(x_d, r_-d) over x_d - (D - 1) log p(r)
 
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, biject_to, constraints
 
+from ..models.distributions.sampling import draw
 from ..models.likelihoods import Likelihood
 
 
@@ -38,6 +39,29 @@ def check_mass(family: Likelihood, X: Tensor) -> None:
                 "distribution: the density of rows, at parameters drawn from the prior, has a total mass of "
                 f"exp({found:.4g}); expected 1."
             )
+
+
+def check_rows(family: Likelihood, X: Tensor) -> None:
+    """Require that rows [D] of `draw_rows` have the law of `distribution` and come from the generator alone."""
+    if family.given_totals:
+        return
+    generator = torch.Generator(X.device).manual_seed(0)
+    two = family.draw(family.prior().to(X.device).expand(2, -1), generator)
+    many = {name: value[:1].expand(_NUM_ROWS, *value.shape[1:]) for name, value in two.items()}
+    with torch.random.fork_rng(devices=[]):
+        before, state = torch.get_rng_state(), generator.get_state()
+        try:
+            drawn, again = family.draw_rows(many, generator), family.draw_rows(many, generator.set_state(state))
+            others = draw(family.distribution(many), generator)
+        except NotImplementedError:
+            return
+        alone = torch.equal(drawn, again) and torch.equal(torch.get_rng_state(), before)
+    if not alone:
+        raise AssertionError("draw_rows is not a function of the generator's state alone.")
+    ours, theirs = (family.log_density(rows, two) for rows in (drawn, others))  # under both components
+    error = ((ours.var(0) + theirs.var(0)) / _NUM_ROWS).sqrt()
+    if not ((ours.mean(0) - theirs.mean(0)).abs() <= 5 * error + 1e-8 * (1 + theirs.mean(0).abs())).all():
+        raise AssertionError("draw_rows: rows have another mean log density than those of distribution.")
 
 
 LogFunction = Callable[[Tensor], Tensor]
@@ -155,6 +179,7 @@ def _counts(support: Any, draws: Tensor) -> tuple[Tensor, bool]:
     return values, high is not None
 
 
+_NUM_ROWS = 2000
 _CLOSE = 1e-3  # of the log of the mass, for each column
 _NUM_NODES = 1000
 _MOST_NODES = 20_000

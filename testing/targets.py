@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..inference.posterior.scores import ScoreMixture, ScorePrediction
 from ..inference.structures import structure_of
+from ..models.distributions.sampling import normals
 from ..models.numbers import as_tensor
 from .requirements import OF_ARGUMENTS, named_errors
 
@@ -67,7 +68,7 @@ def _check_scores(model: Any, X: Any, y: Any, given: Tensor, seed: int) -> None:
     size = torch.tensor([0.5, 2.0, 8.0, 30.0]).to(like).repeat(_NUM_SCORES)[:, None, None]
     scores = size * torch.randn(len(size), *like.shape, generator=generator, dtype=like.dtype, device=like.device)
     if not coding.has_classes:
-        return _check_real(model, X, given, scores)
+        return _check_real(model, X, given, scores.clamp(-_MOST_SCORE, _MOST_SCORE))
     classes = like.new_tensor([0, 1], dtype=torch.long) if model.classes is None else model.classes
     every = [torch.full_like(given, label, dtype=torch.long) for label in classes.tolist()]
     factors = torch.stack([_log_factors(model, X, labels, scores) for labels in every], -1)
@@ -101,6 +102,7 @@ def _check_predictions(model: Any, scores: Tensor, factors: Tensor, classes: Ten
         )
         expected = expected[..., 1]
     _require_close(probabilities, expected, "probabilities are not the softmax of the log factors over the classes")
+    _check_uncertain(model, scores[: _NUM_SCORES // 10])
     place = torch.searchsorted(classes, decoded).clamp(max=len(classes) - 1)
     assert torch.equal(classes[place], decoded), "decode gives labels that are no classes"
     gap = factors.amax(-1) - factors.gather(-1, place.unsqueeze(-1)).squeeze(-1)
@@ -112,13 +114,32 @@ def _check_predictions(model: Any, scores: Tensor, factors: Tensor, classes: Ten
     assert not unseen, f"no scores decode to the classes {unseen}"
 
 
+def _check_uncertain(model: Any, scores: Tensor) -> None:
+    """Compare expected probabilities at uncertain scores [R, N, C] with draws, and log odds with decisions."""
+    coding, loss = model.coding, model.loss
+    certain = coding.probabilities(scores, loss)
+    chosen = coding.choose(coding.log_odds(certain))
+    assert torch.equal(chosen, coding.decode(scores, loss)), "log_odds of probabilities choose other labels than decode"
+    generator = torch.Generator(scores.device).manual_seed(0)
+    for deviation in (0.5, 3.0):
+        noise = deviation * normals((_NUM_DRAWS, *scores.shape), generator, scores)
+        exact = coding.probabilities(scores + noise, loss).mean(0)
+        found = coding.expected_probabilities(scores, torch.full_like(scores, deviation**2), loss)
+        further = (found - exact).abs() - (certain - exact).abs()
+        assert (further <= _NEAR).all(), "expected_probabilities are further off than those at the mean"
+
+
 def _check_real(model: Any, X: Any, y: Tensor, scores: Tensor) -> None:
-    coding = model.coding
-    decoded = coding.decode(scores, model.loss)
-    best = _log_factors(model, X, decoded[0], scores[:1])
-    for shift in (-3.0, -0.1, 0.1, 3.0):
-        other = _log_factors(model, X, decoded[0] + shift, scores[:1])
-        assert (best >= other - _CLOSE).all(), f"decode does not give the y of largest factor: {shift:+} is better"
+    """Compare the y that scores [R, N, C] decode to with other possible ones: those of near scores, and those of y."""
+    decode = model.coding.decode
+    for some in scores[:: len(scores) // _NUM_REAL + 1]:  # an odd step, so that all sizes occur
+        best = _log_factors(model, X, decode(some, model.loss), some.unsqueeze(0))
+        others = {f"that of a score {shift:+}": decode(some + shift, model.loss) for shift in _SHIFTS}
+        for what, other in {**others, "another row's": y.roll(1, 0)}.items():
+            gain = _log_factors(model, X, other, some.unsqueeze(0)) - best
+            assert not (gain > _CLOSE * (1 + best.abs())).any(), (
+                f"decode does not give the y of largest factor: {what} is better"
+            )
 
 
 def _require_close(found: Tensor, expected: Tensor, what: str) -> None:
@@ -127,4 +148,8 @@ def _require_close(found: Tensor, expected: Tensor, what: str) -> None:
 
 
 _NUM_SCORES = 100  # for each row and size
+_NUM_REAL = 20  # sets of scores of real targets
+_NUM_DRAWS, _NEAR = 2000, 0.06  # draws of scores, and what an approximation may be off
+_MOST_SCORE = 30.0  # whose exponential is still a possible y
+_SHIFTS = (-3.0, -0.1, -0.01, 0.01, 0.1, 3.0)
 _CLOSE = 1e-5

@@ -22,6 +22,33 @@ FOLDERS = ("models", "inference", "estimators", "datasets", "plots", "cli", "tes
 
 # a file and the arguments of pytest that name the tests: lines of the file, and what each is broken to
 MUTANTS: dict[tuple[str, str], dict[str, str]] = {
+    ("inference/posterior/left_out.py", "inference/posterior/test_left_out.py -k 'without or weight or components'"): {
+        "(fitted == k) & (found == k)": "found == k",
+        "leverage / (1 - leverage).clamp(min=_LEAST)": "leverage",
+        "(times * part.expand_as(scores) for part in seen)": "(part.expand_as(scores) for part in seen)",
+    },
+    ("inference/posterior/scores.py", "models/test_targets.py -k own_units"): {
+        "coding.decode(loss.draw_target(mean + spread, generator), loss)": "loss.draw_target(mean + spread, generator)",
+    },
+    ("models/targets/base.py", "models/test_targets.py -k 'without_a_target'"): {
+        "(lost := gaps & ~missing)": "(lost := gaps & missing)",
+    },
+    ("models/targets/tasks.py", "models/test_targets.py -k change_the_units"): {
+        "return self.each.keeps_units": "return True",
+    },
+    ("inference/backend.py", "test_grid.py -k settings"): {
+        "host.usual_torch(), whose_rows": "whose_rows",
+    },
+    ("inference/small_variance/assignment.py", "test_grid.py -k settings"): {
+        "buffer = torch.empty(K * step, dtype=single)": "buffer = torch.empty(K * step)",
+    },
+    ("testing/normalization.py", "models/test_likelihoods.py -k law_or_stream"): {
+        "if not alone": "if False",
+        "5 * error": "1e9 + error",
+    },
+    ("plots/features.py", "plots/test_plots_features.py -k without"): {
+        "if not psi.shape[1]": "if False",
+    },
     ("models/shares.py", "models/test_shares.py"): {
         "(largest + total.log())": "largest",
         "(log_weights - largest).exp()": "log_weights.exp()",
@@ -36,7 +63,13 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "(low >= -limit) & (high": "(high",
         "& (high <= limit)": "",
     },
+    ("testing/targets.py", "models/test_targets.py -k wrong_inverse"): {
+        "_SHIFTS = (-3.0, -0.1, -0.01, 0.01, 0.1, 3.0)": "_SHIFTS = (-3.0, -0.1, 0.1, 3.0)",
+        '"another row\'s": y.roll(1, 0)': "",
+    },
     ("testing/targets.py", "models/test_targets.py -k disagree"): {
+        "torch.equal(chosen, coding.decode(scores, loss))": "True",
+        "(further <= _NEAR).all()": "True",
         'known[known.abs() != 1] if model.loss.target == "sign" else known[:0]': "known[:0]",
     },
     ("inference/small_variance/descent.py", "inference/small_variance/test_small_variance.py -k of_many_columns"): {

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +146,37 @@ def test_a_fit_goes_on_bit_for_bit_and_is_kept(cell: tuple[Row, str, str], tmp_p
     for found in (resumed, loaded):
         torch.testing.assert_close(found.samples, whole.samples, rtol=0, atol=0, equal_nan=True)
         torch.testing.assert_close(found.trace.values, whole.trace.values, rtol=0, atol=0, equal_nan=True)
+
+
+@contextmanager
+def default_dtype() -> Iterator[None]:
+    """A context in which torch's default dtype is float64."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+SETTINGS = {
+    "float64": default_dtype,
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "device": lambda: torch.device("meta"),
+}
+
+
+@pytest.mark.one_in(32)
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("cell", [cell for cell in cells(served=True) if not WAYS[cell[2]].stream], ids=name_of)
+def test_a_fit_does_not_depend_on_settings_of_torch(cell: tuple[Row, str, str], setting: str) -> None:
+    row, name, way = cell
+    usual = WAYS[way].fit(row.cases[name])
+    with SETTINGS[setting]():
+        case = row.cases[name]
+        found = WAYS[way].fit(replace(case, X=case.X + 0.0) if setting == "inference_mode" else case)
+    torch.testing.assert_close(found.samples, usual.samples, rtol=1e-12, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("cell", cells(served=False), ids=name_of)

@@ -77,7 +77,9 @@ def sampled_rows(number: int, most: int, generator: torch.Generator) -> Tensor:
     if most >= (total := all_count(number)):
         return torch.arange(total, device=generator.device)
     device = generator.device
-    drawn = own_draws(number, lambda n, stream: torch.rand(n, generator=stream, device=device), generator)
+    drawn = own_draws(
+        number, lambda n, stream: torch.rand(n, generator=stream, dtype=torch.float32, device=device), generator
+    )
     return top(drawn, most).sort().values
 
 

@@ -68,7 +68,7 @@ def permutation_p_value(
     """
     pooled, N, M = torch.cat([dense(X), dense(others)]), len(X), len(others)
     signs = torch.cat([pooled.new_full((N,), 1 / N), pooled.new_full((M,), -1 / M)])
-    keys = torch.rand(num_permutations, N + M, generator=generator, device=pooled.device)
+    keys = torch.rand(num_permutations, N + M, generator=generator, dtype=torch.float32, device=pooled.device)
     columns = torch.cat([signs.unsqueeze(0), signs[keys.argsort(1)]]).T
     found = rkhs.quadratic_form(pooled, columns)
     as_far = found[1:] >= found[0] - 1e-12 * found[0].abs()  # equality up to rounding counts

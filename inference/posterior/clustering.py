@@ -39,7 +39,7 @@ class Clustering:
         assignments = self.samples[LABELS]
         if assignments.shape[1] > 20_000:
             raise ValueError(f"The similarity of {assignments.shape[1]} points takes N x N memory; use partition().")
-        total = torch.zeros(2 * assignments.shape[1:], device=assignments.device)
+        total = torch.zeros(2 * assignments.shape[1:], dtype=torch.float32, device=assignments.device)
         for draw in assignments:
             total += draw.unsqueeze(0) == draw.unsqueeze(1)
         return total / len(assignments)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
-from ...models.arrays import like
+from ...models.arrays import as_weights, like
 from ...models.base import Model
 from ...models.config import same
 from ...models.data import Data
@@ -34,6 +35,7 @@ from .components import (
     score_moments,
 )
 from .draws import PartitionDraw
+from .left_out import left_out_scores
 from .new_data import NewData, by_draw, in_place, mixture_rows
 from .scores import ScoreMixture, ScorePrediction, chunks
 from .stacking import stack_draws, stacks
@@ -81,6 +83,17 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
             return like(one_hot(chosen, num_labels + 1).to(self.samples["centers"]), X)
         labels = [self.labels_of(draw) for draw in self.draws()]
         return like(torch.cat([self._assign_chunk(part, labels, num_labels, with_margin) for part in chunks(rows)]), X)
+
+    def predict_left_out(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        if "centers" not in self.samples or self.coding.has_classes:
+            return super().predict_left_out(X, y, sample_weight)
+        rows, draw = self.checked(X), self.draw(0)
+        data = self.model.data(rows, y)
+        if sample_weight is not None:
+            data = replace(data, weights=as_weights(sample_weight, rows))
+        found = torch.as_tensor(self.assign(rows)).long()
+        scores = left_out_scores(self.model, data, draw["weights"], draw["assignments"].long(), found)
+        return like(self.coding.decode(scores, self.model.loss), X)
 
     def log_predictive_density(self, X: Any) -> Any:
         """log of the mean over the draws of p(x_n) [N], components summed out; margin factors do not count."""

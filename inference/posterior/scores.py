@@ -89,16 +89,15 @@ class ScorePrediction:
     def draw_targets(self, mean: Tensor, variance: Tensor | None, generator: torch.Generator) -> Tensor | None:
         """A target [N] for each row of scores of this mean and variance [N, C]; None of a model without targets.
 
-        Labels have the probabilities that `predict_proba` averages, at these scores. A real target has the density
-        phi(y | f) / (its integral over y), which a regression loss states.
+        Labels have the probabilities that `predict_proba` averages, at these scores. A real target as the loss sees it
+        has the density phi(t | f) / (its integral over t), which a regression loss states; the result is decoded.
         """
         coding, loss = self.model.coding, self.model.loss
         if coding is None:
             return None
         if not coding.has_classes:
             spread = 0.0 if variance is None else variance.sqrt() * normals(mean.shape, generator, mean)
-            drawn: Tensor = loss.draw_target((mean + spread).squeeze(-1), generator)
-            return drawn
+            return coding.decode(loss.draw_target(mean + spread, generator), loss)
         if "slope" in self.samples:
             probabilities = self._sloped(coding.decisions(mean, loss))
         else:
@@ -106,8 +105,15 @@ class ScorePrediction:
         labels: Tensor = self.model.classes.to(mean.device)
         return labels[draw_categorical(probabilities.log(), uniforms((len(mean),), generator))]
 
+    def predict_left_out(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """As `predict` for the rows [N, D] of the fit, each by a fit without it where that is cheap; else `predict`.
+
+        y [N] and the weights [N] are those of the fit. It is cheap for real targets of a mixture by `SmallVariance`.
+        """
+        return self.predict(X)
+
     def score_std(self, X: Any) -> Any:
-        """Standard deviations [N, C] of the scores, of a real target [N]: over draws, components and q(eta).
+        """Standard deviations [N, C] of the scores, [N] of a single real one: over draws, components and q(eta).
 
             Var f = sum_g sum_k W_k^g (Var f_k^g + (f_k^g)^2) / sum_g sum_k W_k^g - (E f)^2
 

@@ -144,9 +144,10 @@ def _leaders(problem: Problem, X: Tensor, centers: Tensor) -> tuple[Tensor, Tens
     (N, D), K = X.shape, len(centers)
     exact = _terms(problem, centers)
     slope, offset = (terms.float() for terms in exact)
-    nearest, lead, own = torch.empty(N, dtype=torch.int64), torch.empty(N), centers.new_empty(N)
+    single = torch.float32
+    nearest, lead, own = torch.empty(N, dtype=torch.int64), torch.empty(N, dtype=single), centers.new_empty(N)
     step = _chunk_rows(X, max(K, D) // 2)  # single precision needs half the memory
-    buffer = torch.empty(K * step)
+    buffer = torch.empty(K * step, dtype=single)
     for start in range(0, N, step):
         rows = slice(start, min(N, start + step))
         products = buffer[: K * (rows.stop - start)].view(K, -1)

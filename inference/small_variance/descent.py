@@ -157,7 +157,9 @@ def _objective(problem: Problem, state: Descent, parts: Parts, base: Tensor) -> 
 def _stirred(state: Descent, generator: torch.Generator) -> Descent:
     """Move a share of the points to random components."""
     N, K, device = len(state.assignments), state.num_components, generator.device
-    moves = own_draws(N, lambda n, stream: torch.rand(n, generator=stream, device=device) < _STIRRED, generator)
+    moves = own_draws(
+        N, lambda n, stream: torch.rand(n, generator=stream, dtype=torch.float32, device=device) < _STIRRED, generator
+    )
     anywhere = own_draws(N, lambda n, stream: torch.randint(K, (n,), generator=stream, device=device), generator)
     return replace(state, assignments=torch.where(moves, anywhere, state.assignments)).occupied()
 

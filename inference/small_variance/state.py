@@ -40,7 +40,7 @@ class _Partition:
         centers, counts = self.centers, self.counts
         if row_weights is not None:
             counts = all_sum(torch.bincount(self.assignments, row_weights, self.num_components))
-        shares = (counts / counts.sum()).to(centers.dtype).log()
+        shares = (counts.to(centers.dtype) / counts.sum()).log()
         return drawn(
             PartitionDraw(
                 assignments=self.assignments,

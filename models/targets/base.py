@@ -29,6 +29,7 @@ class Target(Config, ABC):
     ordered: ClassVar[bool] = False  # whether the order of its classes matters
     has_classes: ClassVar[bool] = False  # whether y has class labels, which have probabilities
     is_matrix: ClassVar[bool] = False  # whether y is [N, C], with several columns
+    keeps_units: ClassVar[bool] = False  # whether a + b y may take the place of y, as estimators of regression do
 
     @property
     @abstractmethod
@@ -78,8 +79,20 @@ class Target(Config, ABC):
         return loss
 
     def encode(self, y: Any, X: Rows) -> Tensor:
-        """Targets [N, C] in the dtype of X [N, D] from a user's y; NaN where missing."""
-        return self.read(self.values(y, X), X)
+        """Targets [N, C] in the dtype of X [N, D] from a user's y; NaN where missing.
+
+        Raises
+        ------
+        ValueError    on a real y for which `read` has no target, although it is not NaN.
+        """
+        values = self.values(y, X)
+        found = self.read(values, X)
+        if not self.has_classes:
+            gaps, missing = (part.isnan().reshape(len(part), -1).any(1) for part in (found, values))
+            if (lost := gaps & ~missing).any():
+                row = int(torch.nonzero(lost)[0])
+                raise ValueError(f"y is {values[row].tolist()} in row {row}, for which {self!r} has no target.")
+        return found
 
     def decode(self, scores: Tensor, loss: Loss) -> Tensor:
         """The y [...] of largest `log_density` at scores [..., C]."""

@@ -17,6 +17,7 @@ class Real(Target):
     """Real numbers y that the score predicts; NaN is a missing target. It needs a regression loss."""
 
     num_scores = 1
+    keeps_units = True
 
     def find_classes(self, y: Tensor, like: Rows) -> None:
         read_targets(y, like)

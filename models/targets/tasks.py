@@ -36,6 +36,11 @@ class Tasks(Target):
         return self.each.has_classes
 
     @property
+    def keeps_units(self) -> bool:  # type: ignore[override]
+        """Whether the target of each task does."""
+        return self.each.keeps_units
+
+    @property
     def num_scores(self) -> int:
         return self.num_tasks or 1
 

@@ -213,6 +213,23 @@ def test_a_density_whose_constant_is_missing_is_found(law, make):
         check_likelihood(spoiled(Plain(), "distribution", lambda right, drawn: law(drawn["loc"])), make())
 
 
+def from_the_global_stream(right, parameters, generator, totals=None):
+    """Rows of the right law."""
+    return Plain().distribution(parameters).sample()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda right, *given: 2 * right(*given), "draw_rows: rows have another mean log density"),
+        (from_the_global_stream, "draw_rows is not a function of the generator's state alone"),
+    ],
+)
+def test_rows_of_another_law_or_stream_are_found(wrong, message):
+    with pytest.raises(AssertionError, match=message):
+        check_likelihood(spoiled(Plain(), "draw_rows", wrong), reals())
+
+
 def of_torch(right, chi, sample):
     loc = torch.distributions.Normal(chi.new_zeros(*chi.shape[:-1], 3), 1.0)
     return {"loc": sample("loc", torch.distributions.Independent(loc, 1))}

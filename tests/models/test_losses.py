@@ -170,6 +170,13 @@ def lower_score(right, variance, y):
         (Logistic(), "parabola", steeper, "parabola precision is not minus the curvature"),
         (Hinge(), "probabilities", lambda right, scores: right(-scores), "probabilities"),
         (Logistic(), "moderated", lambda right, mean, width: mean / (1.1 + width).sqrt(), "expected_probabilities"),
+        (Logistic(), "probabilities", lambda right, scores: right(3 * scores), "probabilities are not the factors"),
+        (
+            Logistic(),
+            "moderated",
+            lambda right, mean, width: mean * (1 + 9 * width),
+            "are further off than those at the mean",
+        ),
         (CrammerSinger(), "reference", lambda right, *given: right(*given) + 0.1, "reference"),
         (CrammerSinger(), "log_marginal", lambda right, *given: right(*given) + 0.2, "log_marginal"),
         (CrammerSinger(), "draw_score", lambda right, scale, *given: right(scale, *given) + 0.2 * scale, "draw_score"),

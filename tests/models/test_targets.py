@@ -12,7 +12,7 @@ from sklearn.base import clone
 from torch import Tensor
 
 from regbayes.datasets import load
-from regbayes.estimators import Classifier, ClassifierCV
+from regbayes.estimators import Classifier, ClassifierCV, MultiTaskRegressor, Regressor
 from regbayes.inference import SVI, Gibbs, SmallVariance
 from regbayes.models import (
     AllThresholds,
@@ -25,6 +25,7 @@ from regbayes.models import (
     InfiniteLatentSVM,
     InfiniteSVM,
     Logistic,
+    Loss,
     Masked,
     MedLDA,
     MultiTaskInfiniteLatentSVM,
@@ -34,7 +35,7 @@ from regbayes.models import (
     SquaredHinge,
     StudentT,
 )
-from regbayes.models.targets import LabelSet, Tasks
+from regbayes.models.targets import LabelSet, Target, Tasks
 from regbayes.testing import check_model, check_target
 
 pytestmark = pytest.mark.usefixtures("few_restarts")
@@ -95,6 +96,11 @@ def second_best(right, decisions):
     return decisions.argsort(-1)[..., -2].contiguous()
 
 
+def backwards(right, mean, variance, loss):
+    """Probabilities of the wrong sign where scores are uncertain."""
+    return right(torch.where(variance > 0, -mean, mean), variance, loss)
+
+
 def three_steps(right, X, y=None):
     """What a posterior is told nothing of."""
     return (2.0 * (torch.as_tensor(y).unsqueeze(1) > torch.arange(3)) - 1).to(X.dtype)
@@ -120,6 +126,14 @@ def bits(right, X, y=None):
         (
             InfiniteSVM(target=spoiled(Ordinal(), "probabilities", lambda right, *given: right(*given)[..., 1:])),
             "3 probabilities for 4 classes",
+        ),
+        (
+            InfiniteSVM(target=spoiled(EachClass(), "log_odds", lambda right, p: -right(p))),
+            "log_odds of probabilities choose other labels",
+        ),
+        (
+            InfiniteSVM(target=spoiled(EachClass(), "expected_probabilities", backwards), loss=Logistic()),
+            "expected_probabilities are further off than those at the mean",
         ),
         (spoiled(InfiniteSVM(), "targets", three_steps), "kernels see 3 targets of a row; EachClass decodes 4 scores"),
         (
@@ -152,6 +166,61 @@ def test_wrong_arguments_of_a_check_are_refused_as_those_of_a_fit() -> None:
     for check in (check_target, check_model):
         with pytest.raises(ValueError, match="y"):
             check(InfiniteSVM(target=Steps()), X, LEVELS[:3])
+
+
+# -- real targets of an outsider ---------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Logarithm(Target):
+    """Positive y, of which the score is the logarithm; `by` and `plus` make a wrong inverse."""
+
+    by: float = 1.0
+    plus: float = 0.0
+
+    num_scores = 1
+
+    def read(self, y: Tensor, like: Tensor) -> Tensor:
+        return y.to(like.dtype).log().unsqueeze(-1)
+
+    def decisions(self, scores: Tensor, loss: Loss) -> Tensor:
+        return scores.squeeze(-1)
+
+    def choose(self, decisions: Tensor) -> Tensor:
+        return (self.by * decisions + self.plus).exp()
+
+
+SIZES = (X[:, 0] + 3).exp()
+OF_SIZES = InfiniteSVM(loss=StudentT(df=100.0, scale=0.1), target=Logarithm(), weight_scale=3.0)
+
+
+def test_a_real_target_of_an_outsider_is_predicted_and_drawn_in_its_own_units() -> None:
+    check_target(OF_SIZES, X, SIZES)
+    posterior = SVI(num_steps=30).fit(OF_SIZES, X, SIZES)
+    assert (posterior.predict(X) / SIZES).log().abs().max() < 0.6
+    drawn = posterior.sample(500).y
+    assert (drawn > 0).all()
+    assert 4 < drawn.median() < 40  # of the data 10; scores are near 2.3
+
+
+@pytest.mark.parametrize("target", [Logarithm(by=1.02), Logarithm(plus=0.04), Logarithm(by=0.0)])
+def test_a_wrong_inverse_of_a_real_target_is_found(target) -> None:
+    with pytest.raises(AssertionError, match="decode does not give the y of largest factor"):
+        check_target(OF_SIZES.replace(target=target), X, SIZES)
+
+
+def test_a_y_without_a_target_is_refused_and_not_missing() -> None:
+    with pytest.raises(ValueError, match=r"y is -1.0 in row 2, for which Logarithm\(\) has no target"):
+        SVI(num_steps=2).fit(OF_SIZES, X, torch.where(torch.arange(6) == 2, -1.0, SIZES))
+    missing = torch.where(torch.arange(6) == 2, torch.nan, SIZES)
+    assert SVI(num_steps=2).fit(OF_SIZES, X, missing).predict(X).isfinite().all()
+
+
+def test_estimators_that_change_the_units_of_y_refuse_such_a_target() -> None:
+    many = MultiTaskInfiniteLatentSVM(loss=StudentT(), target=Logarithm())
+    for estimator, y in ((Regressor(OF_SIZES), SIZES), (MultiTaskRegressor(many), SIZES.expand(2, 6).T)):
+        with pytest.raises(ValueError, match="TransformedTargetRegressor"):
+            estimator.fit(X, y)
 
 
 # -- every target decodes what it encodes ------------------------------------------------------------------------------

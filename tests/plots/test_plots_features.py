@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from regbayes.inference import FeaturePosterior, Gibbs, TopicPosterior, Trace
-from regbayes.models import InfiniteLatentSVM, LinearGaussian, MedLDA
+from regbayes.inference import FeaturePosterior, Gibbs, SmallVariance, TopicPosterior, Trace
+from regbayes.models import InfiniteLatentSVM, LatentFeatureModel, LinearGaussian, MedLDA
 from regbayes.plots import plot_activations, plot_loadings, plot_topics
 
 pytestmark = pytest.mark.usefixtures("no_window")
@@ -33,6 +33,14 @@ def features():
     }
     draws = {name: value.unsqueeze(0) for name, value in samples.items()}
     return FeaturePosterior(model, Gibbs(), draws, [1], TRACE), X, y
+
+
+def test_a_posterior_without_features_has_no_picture() -> None:
+    X = torch.randn(12, 3, generator=torch.Generator().manual_seed(0))
+    posterior = SmallVariance(penalty=1e9).fit(LatentFeatureModel(), X)
+    for picture in (lambda: plot_loadings(posterior, (1, 3)), lambda: plot_activations(posterior, X, [0, 1] * 6)):
+        with pytest.raises(ValueError, match="posterior has no features to show"):
+            picture()
 
 
 def test_activations_are_the_shares_of_each_class(features):
