@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClusterMixin
 from sklearn.utils.metaestimators import available_if
@@ -17,7 +19,9 @@ from ..inference.hilbert_embedding.mean_families import gaussian_moments
 from ..inference.posterior.components import expected_parameters
 from ..models import DPM, IHMM, Data, DiagonalGaussian, FullGaussian, Mixture, StateSpace
 from ..models.arrays import require_stacked
+from ..models.warning import warn
 from .base import PosteriorEstimator, goes_on
+from .rows import SortedRows, sort_rows
 from .streams import first_rows, source_of
 
 
@@ -34,32 +38,55 @@ class _Clusters(ClusterMixin, PosteriorEstimator):
         return self
 
 
-def covarying(model: Any, inference: Backend, rows: NDArray[Any], weights: NDArray[np.float64] | None) -> Any:
-    """The model, with full covariances where a backend weighs these and the rows [N, D] have them."""
-    full = inference.kind != "objective" and covaries(rows, weights)
-    return model.replace(likelihood=FullGaussian()) if full else model
+class Choice(NamedTuple):
+    """The covariances of a model, and what their short fit found."""
+
+    likelihood: Any
+    posterior: Any = None  # of all rows, in the order of their hash; None: of some, or there was no fit
+    place: NDArray[np.int64] | tuple[()] = ()  # [N] where each row stands in that order
+    said: Sequence[warnings.WarningMessage] = ()  # what this fit warned of
 
 
-def covaries(rows: NDArray[Any], weights: NDArray[np.float64] | None) -> bool:
-    """Whether full covariances reach a higher ELBO than independent columns, by a few steps of SVI on rows [N, D]."""
-    if not 1 < rows.shape[1] <= _MOST_COLUMNS:
-        return False
-    counted = np.arange(len(rows)) if weights is None else np.flatnonzero(weights)
-    some = np.sort(np.random.default_rng(0).permutation(counted)[:_NUM_PILOT])
-    if len(some) < 2:
-        return False
-    counts = None if weights is None else weights[some]
-    pilot = SVI(num_steps=_NUM_PILOT_STEPS, progress=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the fit itself says what matters
-        alone, full = (
-            pilot.fit(DPM(family), rows[some], sample_weight=counts, on_interrupt="raise").trace.best
-            for family in (DiagonalGaussian(), FullGaussian())
-        )
-    return full > alone
+def covarying(inference: Backend, rows: NDArray[Any], weights: NDArray[np.float64] | None) -> Choice:
+    """The covariances whose mixture reaches the highest bound on rows [N, D] that count `weights` [N] times.
+
+    They are diagonal, full, or full with a prior of `degrees_of_freedom` D + 2, which lets correlations be as strong as
+    they are. Fits of at most 600 rows run until they converge. These rows are chosen by their content, so that the
+    order of rows does not matter. Diagonal without a fit: for a backend that has no bound or draws to weigh covariances
+    by, for one column, for more than 32, whose sweeps take long, and for fewer than two rows that count.
+    """
+    counted = slice(None) if weights is None else weights > 0
+    rows, weights = rows[counted], None if weights is None else weights[counted]
+    if inference.kind == "objective" or not 1 < rows.shape[1] <= _MOST_COLUMNS or len(rows) < 2:
+        return Choice(DiagonalGaussian())
+    ordered = sort_rows(rows, None, weights, merge=True)
+    return max((_pilot(family, ordered) for family in _families(rows.shape[1])), key=lambda found: found.bound).choice
 
 
-_NUM_PILOT, _NUM_PILOT_STEPS, _MOST_COLUMNS = 400, 6, 32  # a step with full covariances is cubic in the columns
+def _families(columns: int) -> list[Any]:
+    found = [DiagonalGaussian(), FullGaussian()]
+    # with few columns the default is the same
+    return found if columns <= 4 else [*found, FullGaussian(degrees_of_freedom=columns + 2)]
+
+
+class _Pilot(NamedTuple):
+    bound: float
+    choice: Choice
+
+
+def _pilot(family: Any, rows: SortedRows) -> _Pilot:
+    """A fit until it converges, of the first rows alone if there are many."""
+    some = slice(_NUM_PILOT)
+    counts = None if rows.weights is None else rows.weights[some]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        pilot = SVI(progress=False)
+        found = pilot.fit(DPM(family), rows.X[some], sample_weight=counts, on_interrupt="raise")
+    whole = len(rows.X) <= _NUM_PILOT
+    return _Pilot(found.trace.best, Choice(family, found, rows.place, said) if whole else Choice(family))
+
+
+_NUM_PILOT, _MOST_COLUMNS = 600, 32  # a step with full covariances is cubic in the columns
 
 
 def _has_density(estimator: Clusterer) -> bool:
@@ -75,8 +102,9 @@ class Clusterer(_Clusters):
 
     Parameters
     ----------
-    model : a model without classes; None: `DPM()`, with `FullGaussian()` if there are at most 32 columns and short fits
-        of some rows reach a higher bound of the log evidence with it (not for `SmallVariance`)
+    model : a model without classes; None: `DPM()`, with `FullGaussian()` or `FullGaussian(degrees_of_freedom=D + 2)` if
+        there are at most 32 columns and fits of some 600 rows reach a higher bound of the log evidence with it (not
+        for `SmallVariance`)
     inference : a backend of `regbayes.inference`, which has the seed; None: `SVI()`, which needs no penalty or number
         of clusters
 
@@ -120,13 +148,21 @@ class Clusterer(_Clusters):
         source = source_of(X, y, sample_weight=sample_weight)
         rows = self.fit_data(X) if source is None else first_rows(source)
         (model, inference), weights = self.parts(), self.row_weights(sample_weight, rows)
-        if self.model is None:
-            model = covarying(model, inference, rows, weights)
-        if source is None:
-            self.fit_posterior((model, inference), rows, None, weights)
+        choice = None if self.model is not None else covarying(inference, rows, weights)
+        parts = model if choice is None else model.replace(likelihood=choice.likelihood), inference
+        if source is not None:
+            self.fit_source(parts, source)
+        elif choice is not None and self.inference is None and len(choice.place) == len(rows):
+            self._take(choice)
         else:
-            self.fit_source((model, inference), source)
+            self.fit_posterior(parts, rows, None, weights)
         return self._numbered()
+
+    def _take(self, choice: Choice) -> None:
+        """Have the posterior of a choice that saw all rows, in the order of the rows of the user."""
+        self.posterior_ = choice.posterior.over_rows(torch.as_tensor(choice.place))
+        for told in choice.said:
+            warn(str(told.message), told.category)
 
     @available_if(goes_on)
     def partial_fit(self, X: ArrayLike, y: Any = None) -> Self:
@@ -227,7 +263,7 @@ class SequenceClusterer(_Clusters):
 
     Parameters
     ----------
-    model : `IHMM` or `DIH`; None: `IHMM()`, with `FullGaussian()` as in `Clusterer`, for which the steps are rows. A
+    model : `IHMM` or `DIH`; None: `IHMM()`, with covariances as in `Clusterer`, for which the steps are rows. A
         search of its arguments needs it passed
     inference : a backend of `regbayes.inference`, which has the seed; None: `SVI()`
 
@@ -259,7 +295,8 @@ class SequenceClusterer(_Clusters):
         model, inference = self.parts()
         steps = self.fit_data(X)
         if self.model is None:
-            model = covarying(model, inference, steps[~np.isnan(steps).any(1)], None)
+            observed = steps[~np.isnan(steps).any(1)]
+            model = model.replace(likelihood=covarying(inference, observed, None).likelihood)
         self.posterior_ = inference.fit(model, steps, lengths=lengths, on_interrupt=self.on_interrupt)
         return self._numbered()
 

@@ -25,7 +25,6 @@ from ...models.sums import row_chunks
 from ..classifiers.natural import prior
 from ..seeding import far_apart
 from .factors import (
-    MERGE_ROUNDS,
     SETTLED,
     Placed,
     State,
@@ -107,18 +106,29 @@ class Climb(Generic[State, D, M]):
         """Return the first of the most promising unions that raises the bound, or the state itself.
 
         Coordinate ascent hardly ever empties a component that has points, so without unions it would keep all
-        components of its start (Bryant & Sudderth 2012; Hughes & Sudderth 2013). A union is given up once its last
-        rise, repeated in all remaining rounds, would leave it below the state's bound.
+        components of its start (Bryant & Sudderth 2012; Hughes & Sudderth 2013).
         """
         for joined in self.unions(state, data, model):
-            for left in reversed(range(MERGE_ROUNDS)):
-                before, joined = joined.bound, self.ascend(joined, data, model)
-                late = left < MERGE_ROUNDS - 1  # the first round regains what the union itself has lost
-                if late and joined.bound + left * (joined.bound - before) <= state.bound:
-                    break
-            else:
-                return joined
+            if (better := self._past(state.bound, joined, data, model)) is not None:
+                return better
         return replace(state, may_merge=False)
+
+    def _past(self, bound: Tensor, joined: State, data: D, model: M) -> State | None:
+        """A union after the rounds of updates that it needs to exceed a bound []; None if it will not.
+
+        The first round regains what the union itself has lost. Then rises shrink, about in proportion. A union is given
+        up once all that may come would leave it below the bound: after two rounds as much as the last rise, later the
+        sum of a geometric series.
+        """
+        rise = bound
+        for number in range(1, MOST_ROUNDS + 1):
+            last, before, joined = rise, joined.bound, self.ascend(joined, data, model)
+            rise, lacking = joined.bound - before, bound - joined.bound
+            if lacking < 0:
+                return joined
+            if (number == 2 and lacking >= rise) or (number > 2 and lacking * (last - rise) >= rise * rise):
+                break
+        return None
 
 
 def pairs(state: Variational[Any, Any], model: Mixture | StateSpace | BNMC) -> list[list[int]]:
@@ -160,3 +170,4 @@ def stochastic_sweep(state: State, batch: Minibatch[Any], model: Mixture | State
 
 
 MERGE_TRIES = 10
+MOST_ROUNDS = 30  # of coordinate ascent after a union that nears the bound before it

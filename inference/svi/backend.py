@@ -132,7 +132,10 @@ class SVI(Backend):
         first, least = (self.num_steps, SETTLED) if self.batch_size else (0, self.tolerance)
         if len(chain.values) < first + 2:
             return False
-        return chain.values[-1] - chain.values[-2] <= least * chain.state.total_weight
+        rise, weight = chain.values[-1] - chain.values[-2], chain.state.total_weight
+        # once a sweep raises the bound by so little, it tries unions: while one is accepted, the next may be too
+        united = rise <= SETTLED * weight and getattr(chain.state, "may_merge", False)
+        return rise <= least * weight and not united
 
 
 SHORT_FITS.append(SVI(num_steps=30, progress=False).fit)

@@ -271,14 +271,16 @@ def allocate(state: State, data: Placed, model: Mixture | StateSpace, penalty: T
     return replace(state, weights=data.points.weights, bound=bound, **(sums.fields() | places))
 
 
-def union(state: State, data: Placed, model: Mixture | StateSpace, kept: int, absorbed: int) -> State:
-    """The sums that result if the points of component `absorbed` move to `kept`, with the present classifiers."""
+def union(state: State, data: Placed, model: Mixture | StateSpace, kept: int, *absorbed: int) -> State:
+    """The sums that result if the points of `absorbed` components move to `kept`, with the present classifiers."""
     sums = Sums(family_of(model), data.points, model.truncation, keep=False)
     for rows, some in chunks(state.separate, data, model):
         seen = see(state.classifiers, some.points, model)
         r = best_places(state, some, model, seen) if state.num_dropped else state.of_points(data, rows)
-        sums.add(rows, some.points, joined(r, kept, absorbed), seen)
-    return replace(state.joined(kept, absorbed), **sums.fields())
+        sums.add(rows, some.points, joined(r, kept, *absorbed), seen)
+    for one in absorbed:
+        state = state.joined(kept, one)
+    return replace(state, **sums.fields())
 
 
 def best_places(state: State, data: Placed, model: Mixture | StateSpace, seen: OwnSide | BothSides) -> Tensor:
@@ -286,11 +288,11 @@ def best_places(state: State, data: Placed, model: Mixture | StateSpace, seen: O
     return state.weigh(log_density(state, data.points, model) + seen.gain, data).responsibilities
 
 
-def joined(responsibilities: Tensor, kept: int, absorbed: int) -> Tensor:
-    """Responsibilities [n, T] after component `absorbed` is merged into `kept`."""
+def joined(responsibilities: Tensor, kept: int, *absorbed: int) -> Tensor:
+    """Responsibilities [n, T] after `absorbed` components are merged into `kept`."""
     r = responsibilities.clone()
-    r[:, kept] += r[:, absorbed]
-    r[:, absorbed] = 0
+    r[:, kept] += r[:, list(absorbed)].sum(1)
+    r[:, list(absorbed)] = 0
     return r
 
 

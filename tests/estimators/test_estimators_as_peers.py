@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import gammaln, logsumexp
 from scipy.stats import multivariate_normal
-from sklearn.datasets import make_blobs
+from sklearn.datasets import load_breast_cancer, load_wine, make_blobs
+from sklearn.metrics import adjusted_rand_score
 from sklearn.model_selection import GroupKFold, LeaveOneGroupOut, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -27,10 +29,11 @@ from regbayes.estimators import (
     Regressor,
     RegressorCV,
     TopicTransformer,
+    clusters,
 )
-from regbayes.estimators.clusters import covaries
+from regbayes.estimators.clusters import covarying
 from regbayes.estimators.rows import deal_groups, moments
-from regbayes.inference import SVI, Gibbs, SmallVariance, continue_fit
+from regbayes.inference import SVI, Gibbs, SmallVariance, TruncationWarning, continue_fit
 from regbayes.models import (
     BNMC,
     DPM,
@@ -420,5 +423,61 @@ def test_a_clusterer_has_full_covariances_where_columns_vary_together(slope: flo
 def test_a_clusterer_of_one_column_or_of_many_has_columns_apart() -> None:
     for columns in (1, 33):
         rows = np.random.default_rng(0).normal(size=(60, 1)) * np.ones(columns)
-        assert not covaries(rows + 0.1 * np.random.default_rng(1).normal(size=rows.shape), None)
-    assert not covaries(np.zeros((5, 2)), np.array([0.0, 0.0, 0.0, 0.0, 1.0]))
+        found = covarying(SVI(), rows + 0.1 * np.random.default_rng(1).normal(size=rows.shape), None)
+        assert isinstance(found.likelihood, DiagonalGaussian)
+        assert found.posterior is None
+    found = covarying(SVI(), np.zeros((5, 2)), np.array([0.0, 0.0, 0.0, 0.0, 1.0]))
+    assert isinstance(found.likelihood, DiagonalGaussian)
+    assert found.posterior is None
+
+
+def test_the_order_of_rows_does_not_decide_their_covariances() -> None:
+    """Short fits of wine were at 4 clusters in some orders and at 10 in others."""
+    X, y = load_wine(return_X_y=True)
+    orders = [np.arange(len(X)), np.random.default_rng(0).permutation(len(X))]
+    first, second = (Clusterer().fit(X[order]) for order in orders)
+    assert isinstance(first.posterior_.model.likelihood, FullGaussian)
+    assert_array_equal(first.labels_[orders[1]], second.labels_)
+    assert adjusted_rand_score(y, first.labels_) > 0.6
+
+
+def test_the_covariances_of_many_rows_are_those_of_some_whatever_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clusters, "_NUM_PILOT", 60)
+    rows = np.random.default_rng(0).normal(size=(300, 2)) @ np.array([[1.0, 0.9], [0.0, 0.3]])
+    fits = list[tuple[int, float]]()
+    for order in (np.arange(300), np.random.default_rng(0).permutation(300)):
+        found = covarying(SVI(), rows[order], None)
+        assert isinstance(found.likelihood, FullGaussian)
+        assert found.posterior is None
+        fit = Clusterer().fit(rows[order])
+        fits.append((len(fit.labels_), fit.posterior_.trace.best))
+    assert fits[0] == fits[1]
+    assert fits[0][0] == 300
+
+
+def test_correlations_may_be_as_strong_as_those_of_breast_cancer() -> None:
+    """The default prior of full covariances adds more to each than columns with these correlations vary apart."""
+    X, y = load_breast_cancer(return_X_y=True)
+    found = Clusterer().fit(X[:300])
+    assert found.posterior_.model.likelihood.degrees_of_freedom == X.shape[1] + 2
+    assert adjusted_rand_score(y[:300], found.labels_) > 0.4
+
+
+def test_the_fit_that_chose_covariances_is_the_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of the user's rows; its warnings are told, and those of the others are not."""
+    monkeypatch.setattr(clusters, "DPM", partial(DPM, truncation=3))
+    X, y = make_blobs(60, centers=CENTERS, random_state=0)
+    with pytest.warns(TruncationWarning, match="All 3 components") as told:
+        found = Clusterer().fit(X)
+    assert [each.filename for each in told] == [__file__]
+    assert adjusted_rand_score(y, found.labels_) == 1
+    again = Clusterer(inference=SVI()).fit(X)
+    assert_array_equal(found.labels_, again.labels_)
+    assert found.posterior_.trace.best == again.posterior_.trace.best
+
+
+@pytest.mark.parametrize("rows", [300, 3000])
+def test_rows_of_one_gaussian_are_one_cluster(rows: int) -> None:
+    """With unions of two that stopped early or lowered the bound, most of these fits had 3 to 6 clusters."""
+    for seed in (2, 5, 7):
+        assert Clusterer().fit(np.random.default_rng(seed).normal(size=(rows, 1))).n_components_ == 1

@@ -40,12 +40,29 @@ seeded = partial(start, VariationalPartition, observes=False)
 
 
 def promising(state: VariationalPartition, data: Data, model: Mixture) -> Iterator[VariationalPartition]:
-    """The unions of pairs of components that might raise the bound, judged by sums over points."""
-    tried = pairs(state, model)
+    """The unions of pairs of components that might raise the bound, judged by sums over points; then of whole chains.
+
+    Where several components share what one could have, each union of two may lower the bound, though that of all
+    raises it.
+    """
+    tried, links = pairs(state, model), list[list[int]]()
     promise = host.answers((is_promising(state, data, model, *pair) for pair in tried), state.sizes)
-    for (kept, absorbed), promises in zip(tried, promise, strict=True):
+    for pair, promises in zip(tried, promise, strict=True):
         if promises:
-            yield union(state, data, model, kept, absorbed)
+            links.append(pair)
+            yield union(state, data, model, *pair)
+    for kept, *absorbed in chained(links):
+        if len(absorbed) > 1:
+            yield union(state, data, model, kept, *absorbed)
+
+
+def chained(links: list[list[int]]) -> list[list[int]]:
+    """The groups of numbers that pairs link to one another, directly or by others."""
+    groups = list[set[int]]()
+    for pair in links:
+        linked = [group for group in groups if group & set(pair)]
+        groups = [group for group in groups if group not in linked] + [set(pair).union(*linked)]
+    return [sorted(group) for group in groups]
 
 
 def unions(state: P, data: object, model: Mixture | BNMC) -> Iterator[P]:

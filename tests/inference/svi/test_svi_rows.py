@@ -136,7 +136,7 @@ def test_a_union_whose_rise_would_not_reach_the_bound_is_given_up(monkeypatch, c
     torch.testing.assert_close(refused.bound, state.bound, rtol=0, atol=0)
     low = factors.replace(state, bound=state.bound - 1000)
     assert points.merge(low, data, model) is tried[-1]
-    assert len(tried) == 2 + 3
+    assert len(tried) == 2 + 1
 
 
 def test_a_fit_ends_with_the_first_rise_below_the_tolerance() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
 from variational import elbo, retold
 
+from regbayes.inference import SVI
 from regbayes.inference.svi import factors, sums
+from regbayes.inference.svi.allocations import Climb
 from regbayes.inference.svi.factors import MERGE_ROUNDS, SETTLED
 from regbayes.inference.svi.partition import factors as sticks
 from regbayes.inference.svi.partition import kernel as partition
@@ -76,3 +79,62 @@ def test_a_union_is_promising_if_its_rounds_could_make_good_the_loss(monkeypatch
     for loss, expected in [(-1.0, True), (0.9 * most, True), (1.1 * most, False)]:
         monkeypatch.setattr(unions, "gain", lambda *args, loss=loss: torch.tensor(-loss))
         assert unions.is_promising(state, data, model, 0, 1) == expected
+
+
+def test_a_fit_does_not_end_with_a_union() -> None:
+    """After a union that raises the bound by less than the tolerance, the next one may be accepted too."""
+    x = torch.randn(3000, 1, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    loose, strict = (SVI(tolerance=each, progress=False).fit(DPM(), x) for each in (1e-2, 1e-6))
+    assert loose.num_components == strict.num_components == 1
+
+
+def test_chains_are_of_what_pairs_link() -> None:
+    assert partition.chained([[1, 3], [0, 2], [3, 4], [5, 6], [6, 1]]) == [[0, 2], [1, 3, 4, 5, 6]]
+    assert partition.chained([]) == []
+
+
+def pieces(num_pieces: int):
+    """A fit of one Gaussian whose rows, cut into pieces of equal size, have a component each."""
+    x = torch.randn(600, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64).sort(0).values
+    model, data = DPM(truncation=6).prepare(x, None)
+    state = partition.init(model, data, torch.Generator().manual_seed(0))
+    labels = torch.arange(600) * num_pieces // 600
+    r = torch.nn.functional.one_hot(labels, 6).to(x)
+    return replace(state, responsibilities=r), data, model
+
+
+def test_where_no_union_of_two_raises_the_bound_all_of_a_chain_are_tried() -> None:
+    state, data, model = pieces(4)
+    for _ in range(9):
+        state = partition.ascend(state, data, model)
+    tried = [int((union.sizes > 0.5).sum()) for union in partition.promising(state, data, model)]
+    assert set(tried[:-1]) == {3}
+    assert tried[-1] == 1
+
+
+def rounds_of(bounds: list[float], least: float) -> tuple[bool, int]:
+    """Whether a union with these bounds after each round exceeds another, and the rounds that it took."""
+    left, taken = iter(bounds), list[float]()
+
+    def ascend(state, data, model):
+        taken.append(next(left))
+        return replace(state, bound=torch.tensor(taken[-1]))
+
+    state, data, model = pieces(2)
+    climb: Callable[..., object] = Recorded(ascend)._past
+    return climb(torch.tensor(least), replace(state, bound=torch.tensor(least)), data, model) is not None, len(taken)
+
+
+class Recorded(Climb):
+    """A climb whose rounds are those of a test."""
+
+    def __init__(self, ascend) -> None:
+        object.__setattr__(self, "ascend", ascend)
+
+
+def test_a_union_has_as_many_rounds_as_its_rises_promise() -> None:
+    """Rises that halve add up to twice the first of them."""
+    assert rounds_of([1.0, 2.0], 0.0) == (True, 1)
+    assert rounds_of([-30.0, -20.0], 0.0) == (False, 2)  # one more such rise would not do
+    assert rounds_of([-9.0, -4.0, -1.5, -0.25, 0.4], 0.0) == (True, 5)
+    assert rounds_of([-9.0, -4.0, -3.0, -2.8], 0.0) == (False, 3)
