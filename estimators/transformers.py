@@ -34,6 +34,9 @@ class _Transformer(PosteriorEstimator):
 class TopicTransformer(_Transformer):
     """Topics of documents, as scikit-learn's LatentDirichletAllocation; X has counts of words, dense or sparse.
 
+    `Gibbs(num_samples=20, num_warmup=200)` predicts words of new documents better than the default and takes longer; it
+    has no `partial_fit`.
+
     Parameters
     ----------
     model : a topic model without targets; None: `LDA()`. A search of its arguments needs it passed

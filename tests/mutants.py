@@ -1099,6 +1099,18 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     ("inference/svi/projection/kernel.py", "inference/test_projection_steps.py -k sweep_has"): {
         "UPDATES[rule](_around(state, model, outer), data": "UPDATES[rule](state, data",
     },
+    ("inference/svi/topics/kernel.py", "inference/svi/test_svi_topics.py -k 'from_every_seed or from_a_chain'"): {
+        "replace(state, word_counts=scanned_counts(state, data, model, generator, _NUM_FIRST_STEPS))": "state",
+    },
+    ("inference/svi/topics/start.py", "inference/svi/test_svi_topics.py -k scans_start_at"): {
+        "total / num_kept": "total / num_scans",
+        "if num_scans < _FEWEST_SCANS": "if num_scans < 1",
+        "manual_seed(seed)": "manual_seed(0)",
+        "logs[part.columns] + shares": "shares",
+    },
+    ("inference/svi/topics/start.py", "inference/distributed/test_ranks.py -k 'find_what and LDA'"): {
+        "all_rows(part).cpu()": "part.cpu()",
+    },
     ("inference/svi/topics/tokens.py", "inference/svi/test_svi_topics.py -k augmented_bound"): {
         "grams -= (weight": "grams += (weight",
         "square[some] -= own": "square[some] += own",

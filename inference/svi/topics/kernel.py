@@ -49,10 +49,14 @@ from .factors import (
     with_rows,
     without_rows,
 )
+from .start import scanned_counts
 
 
 def init(model: TopicModel, data: TopicData, generator: torch.Generator) -> VariationalTopics:
-    """A first state: topics from the words of a few documents with similar targets, then sweeps without margin."""
+    """A first state: topics from the words of a few documents with similar targets, then sweeps without margin.
+
+    Without scores collapsed Gibbs scans follow, unless there are too many tokens (`start.scanned_counts`).
+    """
     K, C = model.num_topics, data.targets.shape[1]
     words = data.X.double()
     total = all_sum(words.sum(0))
@@ -74,7 +78,10 @@ def init(model: TopicModel, data: TopicData, generator: torch.Generator) -> Vari
     state = with_rows(state, data, model)
     for _ in range(_FIRST_SWEEPS):
         state = update_documents(state, data, model, _NUM_STEPS, with_margin=False)
-    return state
+    if C:
+        return state
+    state = replace(state, word_counts=scanned_counts(state, data, model, generator, _NUM_FIRST_STEPS))
+    return update_documents(with_rows(state, data, model), data, model, _NUM_FIRST_STEPS, with_margin=False)
 
 
 def similar(data: TopicData, num_groups: int, generator: torch.Generator) -> Tensor:
