@@ -20,6 +20,7 @@ from ..models.compiled import compiled_loss
 from ..models.distributions.sampling import normals
 from ..models.host import one_thread
 from ..models.losses import Loss, Masked
+from .probabilities import check_probabilities
 from .requirements import named_errors, require, require_close
 
 _NUM_DRAWS = 4_000
@@ -29,7 +30,6 @@ _NUM_JOINT_DRAWS = 5_000
 _KS_LIMIT = 2.7  # limit of sqrt(n) times the distance to an exact law: probability 1e-6
 _SCALES = (0.3, 1.0, 4.0)
 _NUM_CLASSES = 4
-_NUM_NEAR, _NEAR = 4000, 0.05  # draws of scores, and what an approximation may be off
 _CLOSE = 1e-6
 _STEP = 1e-2  # of slopes, for curvatures
 
@@ -93,7 +93,7 @@ def _check_elementwise(loss: Loss, like: Tensor, generator: torch.Generator) -> 
     if loss.target == "sign":
         several = torch.cat([scores, scores.flip(0) / 2, torch.sin(scores)], 1)
         for values in (scores, several):
-            _check_probabilities(loss, values, generator)
+            check_probabilities(loss, values, generator)
     _check_likelihood(loss, scores)
     if loss.target != "real":
         probabilities = loss.probabilities(scores)
@@ -112,7 +112,7 @@ def _check_joint(loss: Loss, like: Tensor, generator: torch.Generator) -> None:
     require(shape == (_NUM_CLASSES, 1), "log_factor", f"has shape {shape}; expected [N, 1]")
     for columns in loss.blocks(_NUM_CLASSES):
         _check_conditional(loss, scores, y, columns, generator)
-    _check_probabilities(loss, scores, generator)
+    check_probabilities(loss, scores, generator)
     _check_likelihood(loss, scores)
     for scale in _SCALES:
         _check_joint_one_point(loss, like + scale, y[1:2], generator)
@@ -222,27 +222,6 @@ def _check_parabola(loss: Loss, scores: Tensor, y: Tensor) -> None:
     message = "is not minus the curvature of log_factor, or 0 where that is negative"
     require_close(precision[smooth], curvature[smooth].clamp(min=0.0), "parabola", f"precision {message}", 0.01)
     require_close((shift - precision * scores)[smooth], slope[smooth], "parabola", "has not the slope of log_factor")
-
-
-def _check_probabilities(loss: Loss, scores: Tensor, generator: torch.Generator) -> None:
-    """Check that probabilities at scores [N, C] sum to one, in the scores' order, and the expected ones by draws."""
-    probabilities = loss.probabilities(scores)
-    shape = (len(scores), max(2, scores.shape[1]))
-    message = f"have shape {tuple(probabilities.shape)} for scores {tuple(scores.shape)}"
-    require(probabilities.shape == shape, "probabilities", message)
-    require_close(probabilities.sum(1), torch.ones_like(scores[:, 0]), "probabilities", "do not sum to one")
-    if scores.shape[1] > 1:
-        lead = probabilities.amax(1, keepdim=True) - probabilities.gather(1, scores.argmax(1, keepdim=True))
-        require((lead <= 1e-12).all(), "probabilities", "have another order than scores")
-    certain = loss.expected_probabilities(scores, torch.zeros_like(scores))
-    require_close(certain, probabilities, "expected_probabilities", "at no variance are others")
-    for deviation in (0.5, 2.0, 5.0):
-        noise = deviation * normals((_NUM_NEAR, 1, scores.shape[1]), generator, scores)
-        exact = loss.probabilities((scores + noise).flatten(0, 1)).view(_NUM_NEAR, *shape).mean(0)
-        found = loss.expected_probabilities(scores, torch.full_like(scores, deviation**2))
-        further = (found - exact).abs() - (probabilities - exact).abs()
-        message = f"are further off than those at the mean, at the variance {deviation**2:g}"
-        require((further <= _NEAR).all(), "expected_probabilities", message)
 
 
 def _check_mask(loss: Loss, like: Tensor, generator: torch.Generator) -> None:

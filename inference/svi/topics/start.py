@@ -2,8 +2,7 @@
 
 Coordinate ascent hardly leaves the topics at which it starts: E log of a topic is below -100 for a word of which the
 topic has no token, so a word that one topic holds stays there. Collapsed scans move single tokens and have no such
-barrier (docs/choices.md). They begin at a mean field's own q(z); the average of the
-last ones is the start.
+barrier (docs/choices.md). They begin at a mean field's own q(z); the average of the last ones is the start.
 """
 
 from __future__ import annotations

@@ -1,0 +1,34 @@
+"""Checks of the class probabilities of a loss."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..models.distributions.sampling import normals
+from ..models.losses import Loss
+from .requirements import require, require_close
+
+
+def check_probabilities(loss: Loss, scores: Tensor, generator: torch.Generator) -> None:
+    """Check that probabilities at scores [N, C] sum to one, in the scores' order, and the expected ones by draws."""
+    probabilities = loss.probabilities(scores)
+    shape = (len(scores), max(2, scores.shape[1]))
+    message = f"have shape {tuple(probabilities.shape)} for scores {tuple(scores.shape)}"
+    require(probabilities.shape == shape, "probabilities", message)
+    require_close(probabilities.sum(1), torch.ones_like(scores[:, 0]), "probabilities", "do not sum to one")
+    if scores.shape[1] > 1:
+        lead = probabilities.amax(1, keepdim=True) - probabilities.gather(1, scores.argmax(1, keepdim=True))
+        require((lead <= 1e-12).all(), "probabilities", "have another order than scores")
+    certain = loss.expected_probabilities(scores, torch.zeros_like(scores))
+    require_close(certain, probabilities, "expected_probabilities", "at no variance are others")
+    for deviation in (0.5, 2.0, 5.0):
+        noise = deviation * normals((_NUM_NEAR, 1, scores.shape[1]), generator, scores)
+        exact = loss.probabilities((scores + noise).flatten(0, 1)).view(_NUM_NEAR, *shape).mean(0)
+        found = loss.expected_probabilities(scores, torch.full_like(scores, deviation**2))
+        further = (found - exact).abs() - (probabilities - exact).abs()
+        message = f"are further off than those at the mean, at the variance {deviation**2:g}"
+        require((further <= _NEAR).all(), "expected_probabilities", message)
+
+
+_NUM_NEAR, _NEAR = 4000, 0.05  # draws of scores, and what an approximation may be off
