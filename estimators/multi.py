@@ -79,8 +79,9 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
     likelihood and a feature map that take it, such as `MultinomialDirichlet` and `PrincipalDirections`. Rows have no
     weights.
 
-    A label is predicted where its probability is above `threshold_`, half of the highest micro-F1 that the folds find:
-    below one half where labels are rare. A fit that predicts no label of any of its rows warns.
+    A label is predicted where its probability is above `threshold_`, half of the highest micro-F1 that the folds find,
+    which is below one half where labels are rare, or one half if the folds do not tell the two apart. A fit that
+    predicts no label of any of its rows warns.
 
     Parameters
     ----------

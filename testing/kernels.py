@@ -53,7 +53,7 @@ def check_kernel(
     elif posterior.trace.kind != "draws":
         raise ValueError(f"{type(backend).__name__} records {posterior.trace.name}, which has no exact value.")
     else:
-        truncation = model.truncation if backend.truncation_of(model) else None
+        truncation = getattr(model, "truncation", None) if backend.truncation_of(model) else None
         probabilities = reference.posterior(posterior.model, X, y, lengths, truncation)
         _check_draws(posterior, reference, probabilities, num_batches)
 

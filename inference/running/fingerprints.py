@@ -31,8 +31,11 @@ def fingerprint(**parts: Any) -> Fingerprint:
 
 
 def difference(theirs: Fingerprint, ours: Fingerprint) -> str:
-    """The first difference between a checkpoint's fit and this one, with a remedy; "" if there is none."""
-    for name in [*ours, *theirs]:
+    """The first difference between a checkpoint's fit and this one, with a remedy; "" if there is none.
+
+    What both have comes first: an option may decide which others count, as `batch_size` does.
+    """
+    for name in sorted([*ours, *theirs], key=lambda name: not (name in ours and name in theirs)):
         one, other = theirs.get(name, "missing"), ours.get(name, "missing")
         if one != other and not (one != one and other != other):  # NaN counts as equal to NaN
             return _difference(name, one, other)

@@ -88,7 +88,7 @@ class Target(Config, ABC):
         values = self.values(y, X)
         found = self.read(values, X)
         if not self.has_classes:
-            gaps, missing = (part.isnan().reshape(len(part), -1).any(1) for part in (found, values))
+            gaps, missing = (part.isnan() if part.ndim == 1 else part.isnan().any(1) for part in (found, values))
             if (lost := gaps & ~missing).any():
                 row = int(torch.nonzero(lost)[0])
                 raise ValueError(f"y is {values[row].tolist()} in row {row}, for which {self!r} has no target.")

@@ -72,3 +72,7 @@ class LabelSet(Target):
     def probabilities(self, scores: Tensor, loss: Loss) -> Tensor:
         """The probability [..., C] of each label to be present."""
         return self.decisions(scores, loss).sigmoid()
+
+    def log_odds(self, probabilities: Tensor) -> Tensor:
+        """The log odds [..., C] of each label."""
+        return probabilities.logit()

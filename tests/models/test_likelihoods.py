@@ -226,7 +226,7 @@ def from_the_global_stream(right, parameters, generator, totals=None):
     ],
 )
 def test_rows_of_another_law_or_stream_are_found(wrong, message):
-    with pytest.raises(AssertionError, match=message):
+    with torch.random.fork_rng(devices=[]), pytest.raises(AssertionError, match=message):
         check_likelihood(spoiled(Plain(), "draw_rows", wrong), reals())
 
 

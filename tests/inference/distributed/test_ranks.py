@@ -499,9 +499,8 @@ class Split:
 
     backend: Any
 
-    @property
-    def scan(self) -> str:
-        return self.backend.scan
+    def truncation_of(self, model) -> str:
+        return self.backend.truncation_of(model)
 
     def fit(self, model, X, y=None, *, lengths=None):
         """The posterior of the first rank, with the assignments of both."""

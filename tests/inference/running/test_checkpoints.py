@@ -47,6 +47,7 @@ MOVED = torch.tensor([1, *[0] * 39])
         (GIBBS, {"backend": GIBBS.replace(init=GIBBS.init.clone(), progress=False)}, None),
         (GIBBS, {"backend": BATCHES}, "its backend.class is .*, here it is .*"),
         (BATCHES, {"backend": BATCHES.replace(num_steps=4)}, "its backend.num_steps is .*, here it is .*"),
+        (BATCHES, {"backend": BATCHES.replace(batch_size=None)}, "its backend.batch_size is 20, here it is None"),
     ],
 )
 def test_another_fit_is_refused_by_name(
