@@ -1000,6 +1000,9 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     ("inference/svi/backend.py", "inference/svi/test_svi_unions.py -k end_with"): {
         " and not united": "",
     },
+    ("inference/svi/allocations.py", "inference/svi/test_svi_rows.py -k given_up"): {
+        "if better.bound > state.bound + left": "if True or better.bound > state.bound + left",
+    },
     ("inference/svi/allocations.py", "inference/svi/test_svi_unions.py -k rounds"): {
         "number == 2 and lacking >= rise": "number == 2 and lacking >= 0",
         "lacking * (last - rise) >= rise * rise": "lacking >= rise",

@@ -106,11 +106,17 @@ class Climb(Generic[State, D, M]):
         """Return the first of the most promising unions that raises the bound, or the state itself.
 
         Coordinate ascent hardly ever empties a component that has points, so without unions it would keep all
-        components of its start (Bryant & Sudderth 2012; Hughes & Sudderth 2013).
+        components of its start (Bryant & Sudderth 2012; Hughes & Sudderth 2013). A union that exceeds the state must
+        also exceed what the state itself reaches in as many sweeps, as the state may not have converged.
         """
         for joined in self.unions(state, data, model):
-            if (better := self._past(state.bound, joined, data, model)) is not None:
-                return better
+            if (better := self._past(state.bound, joined, data, model)) is None:
+                continue
+            for left in reversed(range(FAIR_ROUNDS)):  # the state may still rise, too
+                before = state.bound
+                better, state = self.ascend(better, data, model), self.ascend(state, data, model)
+                if better.bound > state.bound + left * (state.bound - before):
+                    return better
         return replace(state, may_merge=False)
 
     def _past(self, bound: Tensor, joined: State, data: D, model: M) -> State | None:
@@ -170,4 +176,5 @@ def stochastic_sweep(state: State, batch: Minibatch[Any], model: Mixture | State
 
 
 MERGE_TRIES = 10
+FAIR_ROUNDS = 5  # of the state and of a union that exceeds it, unless the union's lead is decisive before
 MOST_ROUNDS = 30  # of coordinate ascent after a union that nears the bound before it
