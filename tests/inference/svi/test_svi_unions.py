@@ -138,3 +138,4 @@ def test_a_union_has_as_many_rounds_as_its_rises_promise() -> None:
     assert rounds_of([-30.0, -20.0], 0.0) == (False, 2)  # one more such rise would not do
     assert rounds_of([-9.0, -4.0, -1.5, -0.25, 0.4], 0.0) == (True, 5)
     assert rounds_of([-9.0, -4.0, -3.0, -2.8], 0.0) == (False, 3)
+    assert rounds_of([-9.0, -4.0, -1.9, -1.1], 0.0) == (False, 3)  # less than half each time: 1.9 will not be regained
