@@ -39,9 +39,10 @@ class _Clusters(ClusterMixin, PosteriorEstimator):
 
 
 class Choice(NamedTuple):
-    """The covariances of a model, and what their short fit found."""
+    """The covariances of a model, and what their fit to at most 600 rows found."""
 
     likelihood: Any
+    bound: float = -np.inf
     posterior: Any = None  # of all rows, in the order of their hash; None: of some, or there was no fit
     place: NDArray[np.int64] | tuple[()] = ()  # [N] where each row stands in that order
     said: Sequence[warnings.WarningMessage] = ()  # what this fit warned of
@@ -60,7 +61,7 @@ def covarying(inference: Backend, rows: NDArray[Any], weights: NDArray[np.float6
     if inference.kind == "objective" or not 1 < rows.shape[1] <= _MOST_COLUMNS or len(rows) < 2:
         return Choice(DiagonalGaussian())
     ordered = sort_rows(rows, None, weights, merge=True)
-    return max((_pilot(family, ordered) for family in _families(rows.shape[1])), key=lambda found: found.bound).choice
+    return max((_pilot(family, ordered) for family in _families(rows.shape[1])), key=lambda found: found.bound)
 
 
 def _families(columns: int) -> list[Any]:
@@ -69,21 +70,16 @@ def _families(columns: int) -> list[Any]:
     return found if columns <= 4 else [*found, FullGaussian(degrees_of_freedom=columns + 2)]
 
 
-class _Pilot(NamedTuple):
-    bound: float
-    choice: Choice
-
-
-def _pilot(family: Any, rows: SortedRows) -> _Pilot:
-    """A fit until it converges, of the first rows alone if there are many."""
+def _pilot(family: Any, rows: SortedRows) -> Choice:
+    """What a fit until it converges finds, of the first rows alone if there are many."""
     some = slice(_NUM_PILOT)
     counts = None if rows.weights is None else rows.weights[some]
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         pilot = SVI(progress=False)
         found = pilot.fit(DPM(family), rows.X[some], sample_weight=counts, on_interrupt="raise")
-    whole = len(rows.X) <= _NUM_PILOT
-    return _Pilot(found.trace.best, Choice(family, found, rows.place, said) if whole else Choice(family))
+    bound = found.trace.best
+    return Choice(family, bound, found, rows.place, said) if len(rows.X) <= _NUM_PILOT else Choice(family, bound)
 
 
 _NUM_PILOT, _MOST_COLUMNS = 600, 32  # a step with full covariances is cubic in the columns
@@ -143,7 +139,7 @@ class Clusterer(_Clusters):
 
         X may also be the path of a Parquet or Arrow file, of which y names a column to leave out, or a source of rows
         (`regbayes.inference.rows_of`), none of which need fit into memory: by stochastic steps of `SVI`. `labels_` are
-        then those of the first 100,000 rows.
+        then those of the first 100,000 rows. Ctrl-C while covariances are chosen, with `model=None`, ends the fit.
         """
         source = source_of(X, y, sample_weight=sample_weight)
         rows = self.fit_data(X) if source is None else first_rows(source)

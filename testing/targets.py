@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ..inference.posterior.scores import ScoreMixture, ScorePrediction
 from ..inference.structures import structure_of
-from ..models.distributions.sampling import normals
 from ..models.numbers import as_tensor
+from .probabilities import check_expected
 from .requirements import OF_ARGUMENTS, named_errors
 
 
@@ -120,13 +120,12 @@ def _check_uncertain(model: Any, scores: Tensor) -> None:
     certain = coding.probabilities(scores, loss)
     chosen = coding.choose(coding.log_odds(certain))
     assert torch.equal(chosen, coding.decode(scores, loss)), "log_odds of probabilities choose other labels than decode"
-    generator = torch.Generator(scores.device).manual_seed(0)
-    for deviation in (0.5, 3.0):
-        noise = deviation * normals((_NUM_DRAWS, *scores.shape), generator, scores)
-        exact = coding.probabilities(scores + noise, loss).mean(0)
-        found = coding.expected_probabilities(scores, torch.full_like(scores, deviation**2), loss)
-        further = (found - exact).abs() - (certain - exact).abs()
-        assert (further <= _NEAR).all(), "expected_probabilities are further off than those at the mean"
+    check_expected(
+        lambda at: coding.probabilities(at, loss),
+        lambda mean, variance: coding.expected_probabilities(mean, variance, loss),
+        scores,
+        torch.Generator(scores.device).manual_seed(0),
+    )
 
 
 def _check_real(model: Any, X: Any, y: Tensor, scores: Tensor) -> None:
@@ -149,7 +148,6 @@ def _require_close(found: Tensor, expected: Tensor, what: str) -> None:
 
 _NUM_SCORES = 100  # for each row and size
 _NUM_REAL = 20  # sets of scores of real targets
-_NUM_DRAWS, _NEAR = 2000, 0.06  # draws of scores, and what an approximation may be off
 _MOST_SCORE = 30.0  # whose exponential is still a possible y
 _SHIFTS = (-3.0, -0.1, -0.01, 0.01, 0.1, 3.0)
 _CLOSE = 1e-5

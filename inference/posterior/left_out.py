@@ -27,8 +27,8 @@ def left_out_scores(model: InfiniteSVM, data: Data, weights: Tensor, fitted: Ten
     precision, shift = (times * part.expand_as(scores) for part in seen)
     leverage = torch.zeros_like(scores)
     for k in range(len(weights)):
-        own = torch.nonzero((fitted == k) & (found == k)).squeeze(1)
         members = torch.nonzero(fitted == k).squeeze(1)
+        own = members[found[members] == k]
         for law in ridges_of_owners(data.features, precision, shift, [members], model.weight_scale):
             leverage[own] = seen.precision.expand_as(scores)[own] * law.score_variance(data.features[own]).squeeze(1)
     pull = seen.shift - seen.precision * scores  # p (t - f)

@@ -94,29 +94,33 @@ class Climb(Generic[State, D, M]):
         if first or state.may_merge:  # later, the sizes hardly change
             state = state.reordered(model)
         state = self.ascend(state, data, model)
-        if state.may_merge and state.bound - before <= SETTLED * state.sizes.sum():
-            state = self.merge(state, data, model)
+        rise = state.bound - before
+        if state.may_merge and rise <= SETTLED * state.sizes.sum():
+            state = self.merge(state, data, model, rise)
         return state
 
     def ascend(self, state: State, data: D, model: M) -> State:
         """One round of the block updates."""
         return self.allocate(self.update_factors(state, data, model), data, model)
 
-    def merge(self, state: State, data: D, model: M) -> State:
+    def merge(self, state: State, data: D, model: M, rise: Tensor) -> State:
         """Return the first of the most promising unions that raises the bound, or the state itself.
 
         Coordinate ascent hardly ever empties a component that has points, so without unions it would keep all
-        components of its start (Bryant & Sudderth 2012; Hughes & Sudderth 2013). A union that exceeds the state must
-        also exceed what the state itself reaches in as many sweeps, as the state may not have converged.
+        components of its start (Bryant & Sudderth 2012; Hughes & Sudderth 2013). As the state may not have converged,
+        a union must also exceed what the state reaches in `FAIR_ROUNDS` more sweeps; these are spared if its lead is
+        larger than so many times the state's last `rise` [].
         """
         for joined in self.unions(state, data, model):
             if (better := self._past(state.bound, joined, data, model)) is None:
                 continue
-            for left in reversed(range(FAIR_ROUNDS)):  # the state may still rise, too
-                before = state.bound
-                better, state = self.ascend(better, data, model), self.ascend(state, data, model)
-                if better.bound > state.bound + left * (state.bound - before):
+            for left in range(FAIR_ROUNDS, -1, -1):
+                if better.bound > state.bound + left * rise:
                     return better
+                if left:
+                    before = state.bound
+                    better, state = self.ascend(better, data, model), self.ascend(state, data, model)
+                    rise = state.bound - before
         return replace(state, may_merge=False)
 
     def _past(self, bound: Tensor, joined: State, data: D, model: M) -> State | None:
@@ -176,5 +180,5 @@ def stochastic_sweep(state: State, batch: Minibatch[Any], model: Mixture | State
 
 
 MERGE_TRIES = 10
-FAIR_ROUNDS = 5  # of the state and of a union that exceeds it, unless the union's lead is decisive before
+FAIR_ROUNDS = 5
 MOST_ROUNDS = 30  # of coordinate ascent after a union that nears the bound before it

@@ -127,18 +127,20 @@ def test_a_union_whose_rise_would_not_reach_the_bound_is_given_up(monkeypatch, c
 
     points = replace(partition.POINTS, allocate=update)
     monkeypatch.setattr(partition, "pairs", lambda state, model: [[0, 1]])
-    assert not points.merge(state, data, model).may_merge
+    still = torch.zeros(())
+    assert not points.merge(state, data, model, still).may_merge
     assert not tried  # so much would be lost that nothing need be tried
     monkeypatch.setattr(partition, "is_promising", lambda *args: True)
-    refused = points.merge(state, data, model)  # each component is a blob of its own
+    refused = points.merge(state, data, model, still)  # each component is a blob of its own
     assert len(tried) == 2
     assert not refused.may_merge
     torch.testing.assert_close(refused.bound, state.bound, rtol=0, atol=0)
     early = factors.replace(state, bound=state.bound - 1000)  # as if it had not converged: a union exceeds it
-    refused = points.merge(early, data, model)  # but not what the state reaches in as many sweeps
+    refused = points.merge(early, data, model, still + 1000)  # but not what the state reaches in as many sweeps
     assert not refused.may_merge
     assert len(tried) == 2 + 1 + 2 * allocations.FAIR_ROUNDS
     assert refused.bound >= state.bound
+    assert points.merge(early, data, model, still) is tried[-1]  # a lead that the state's rises will not make up
 
 
 def test_a_fit_ends_with_the_first_rise_below_the_tolerance() -> None:
