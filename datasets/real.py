@@ -31,7 +31,7 @@ from .downloads import DOWNLOADS, HOMES, Arrays, content, download
 
 @dataclass(frozen=True)
 class Dataset:
-    """One data set; the training part where a customary split exists."""
+    """A data set; if there is a customary split, X and y are its training part, X_test and y_test the rest."""
 
     name: str
     X: NDArray[np.float64] | scipy.sparse.csr_matrix  # [N, D]
@@ -176,9 +176,9 @@ def load(name: str, *, features: str | None = None) -> Dataset:
 
     Raises
     ------
-    ValueError           on an unknown name or group of features (lists those known); where what was downloaded is not
-                         what is known by that name.
-    FileNotFoundError    where the data are in none of the places that the module names.
+    ValueError           on an unknown name or group of features (lists those known); if a download is not the known
+                         file of that name.
+    FileNotFoundError    if the data are in none of the places that the module names.
 
     >>> iris = load("iris")
     >>> iris.X.shape, iris.target_names

@@ -43,7 +43,7 @@ class Synthetic:
 
     @property
     def bayes_predictions(self) -> Tensor:
-        """The most probable label [N] of each row for one who knows the generator but not the components."""
+        """The most probable label [N] of each row if the generator is known but the components are not."""
         return (self.probabilities > 0.5).long()
 
     def bayes_accuracy(self, y: Tensor | None = None) -> float:
@@ -67,7 +67,8 @@ def make_setting_one(num_data: int = 1000, seed: int = 0) -> Synthetic:
 def make_setting_two(num_data: int = 10_000, seed: int = 0) -> Synthetic:
     """Setting II: 10 clusters of equal size (up to one point), x_nd ~ U[k - 1/2, k + 1/2] in 10 dimensions, k = 1..10.
 
-    The cubes are disjoint, so x tells the component. Rows go round the clusters: any stretch of rows is balanced.
+    The cubes are disjoint, so x determines the component. Clusters take turns from row to row: any stretch of rows is
+    balanced.
     """
     generator = seeded_generator(num_data, seed)
     assignments = torch.arange(num_data) % 10
@@ -111,7 +112,7 @@ def make_chained_gaussians(
 ) -> Clusters:
     """Two clusters in the plane, each a horizontal chain of unit Gaussians, one chain above the other (DDPM, Fig. 2).
 
-    A mixture of Gaussians has use for a component in every link; a line parts the two chains.
+    A mixture of Gaussians needs a component for every link; a line separates the two chains.
 
     Parameters
     ----------
@@ -136,11 +137,11 @@ def make_switching_autoregression(
     """A walk in the plane that turns by one of some angles: x_t = 0.98 R_k x_{t-1} + e_t, e_t ~ N(0, noise^2 I).
 
     R_k turns by 2 pi k / (num_states + 1), k = 1, ..., num_states, and y are the states k - 1. Rows of all states lie
-    about the origin: only the row before tells them apart.
+    around the origin: only the previous row tells them apart.
 
     Parameters
     ----------
-    stay : probability that a step keeps the state of the one before; else any state is drawn
+    stay : probability that a step keeps the previous state; else any state is drawn
     """
     generator = seeded_generator(num_data, seed)
     require_whole("num_states", num_states)
@@ -246,7 +247,7 @@ _SHAPES = (
 
 @dataclass(frozen=True)
 class Bars:
-    """N images of 6 x 6 pixels and the shapes in them: the usual picture of what latent features find.
+    """N images of 6 x 6 pixels and the shapes in them: the usual example of latent features.
 
     Source: Griffiths & Ghahramani (2011), figure 9 (36 pixels, each shape in half of the images).
     """

@@ -40,7 +40,7 @@ def _transforms(estimator: PosteriorEstimator) -> bool:
 
 
 class NothingLearntWarning(UserWarning):
-    """A fit has no feature in use, or predicts no label of any row that it saw."""
+    """A fit uses no latent feature, or predicts no label for any of its rows."""
 
 
 def goes_on(estimator: PosteriorEstimator) -> bool:

@@ -93,8 +93,9 @@ def _has_density(estimator: Clusterer) -> bool:
 class Clusterer(_Clusters):
     """Clustering by a Dirichlet process mixture: the number of clusters is found, not given.
 
-    It has what scikit-learn's GaussianMixture has. Means, covariances and weights are those of the draw whose clusters
-    `labels_` are; probabilities and densities are averaged over all draws.
+    Like scikit-learn's GaussianMixture it has `means_`, `covariances_`, `weights_`, `score_samples` and `sample`. The
+    first three are those of the draw that `labels_` comes from; probabilities and densities are averaged over all
+    draws.
 
     Parameters
     ----------
@@ -162,7 +163,7 @@ class Clusterer(_Clusters):
 
     @available_if(goes_on)
     def partial_fit(self, X: ArrayLike, y: Any = None) -> Self:
-        """Go on with a batch of rows X [n, D] by a stochastic step; the first batch is a fit, and y is ignored.
+        """Continue with a batch of rows X [n, D] by a stochastic step; the first batch is a fit, and y is ignored.
 
         With `SVI` alone. `labels_` are those of the batch. What comes from the data, such as the prior's scales, comes
         from the first batch.
@@ -178,7 +179,7 @@ class Clusterer(_Clusters):
         return self._label_of[self.posterior_.assign(rows)]
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
-        """Probability [N, K] of each cluster, given that a row has one of them; `weights_` for a row that has none."""
+        """Probability [N, K] of each cluster, given that a row is in one of them; `weights_` where it surely is not."""
         rows = self.new_data(X)
         found: NDArray[Any] = self.posterior_.assign_proba(rows)[:, np.argsort(self._label_of[: self._num_labels])]
         found = found[:, : self.n_components_]
@@ -252,15 +253,15 @@ class Clusterer(_Clusters):
 
 
 class SequenceClusterer(_Clusters):
-    """States of one sequence or several: their number is found, not given.
+    """Hidden states of one or several sequences: the number of states is found, not given.
 
     Rows of all sequences are stacked in X, with their `lengths` (as in hmmlearn); a row of NaN is a missing step. Steps
     have no weights.
 
     Parameters
     ----------
-    model : `IHMM` or `DIH`; None: `IHMM()`, with covariances as in `Clusterer`, for which the steps are rows. A
-        search of its arguments needs it passed
+    model : `IHMM` or `DIH`; None: `IHMM()`, with covariances chosen as in `Clusterer`, from the steps as rows. To
+        search over arguments of the model, pass a model
     inference : a backend of `regbayes.inference`, which has the seed; None: `SVI()`
 
     Attributes

@@ -22,48 +22,50 @@ class ClassifierCV(PathSearch, Classifier):
         p(class l | x) = softmax_l(slope_ f_l(x)),    of two classes 1 / (1 + exp(-slope_ f(x)))
         f(x) = sum_k shares_[k] f_k(x)
 
-    where f_k is the decision function of the best setting with k components, which `SmallVariance` finds in a mixture
-    (stacking: Wolpert 1992; Breiman 1996). shares_, all at least 0, and slope_ maximize the likelihood of the labels of
-    held-out rows (Platt 1999 without an intercept, so that probabilities and predictions agree). If `cv` is a number,
-    the folds are stratified.
+    where f_k is the decision function of the best setting with k components; several k are averaged for mixtures by
+    `SmallVariance` only (stacking: Wolpert 1992; Breiman 1996). shares_, all at least 0, and slope_ maximize the
+    likelihood of the labels of held-out rows (Platt 1999 without an intercept, so that probabilities and predictions
+    agree). If `cv` is a number, the folds are stratified.
 
     Parameters
     ----------
     model : a model with classes; None: `InfiniteSVM(loss=SquaredHinge())`, which with one component is scikit-learn's
         LinearSVC at C = 2 strength weight_scale^2. If the loss has no strength, `strengths` is not searched
     inference : as in `Classifier`; None: `SmallVariance(scale=10.0)`, whose components follow the rows more than the
-        labels; for topics and latent features as there. Fits of the search make one descent unless a number of restarts
-        is given
+        labels; for topics and latent features as in `Classifier`. Fits of the search make one descent unless
+        `num_restarts` is a number
     class_weight : as in `Classifier`; rows count by it in all fits and in the scores of the folds
     strengths : strengths of the loss to choose from. With one component only strength weight_scale^2 matters
     weight_scales : prior standard deviations of the classifier weights to choose from; components are found at the
         first one. None: eleven from 0.01 to 3, or from 0.03 to 10 if length scales are searched
-    num_components : numbers of components to choose from, which the penalty of `SmallVariance` aims at; None: 1, and,
-        unless length scales are searched, those of 2, 4, 8 and 16 with 8 rows for each component. For latent features
-        and topics, their numbers (`truncation`, `num_topics`); None: that of the model
-    temperatures : temperatures to choose from, of the divergence that weighs the components for a new row
-        (`PartitionPosterior.tempered`); only for `SmallVariance` of a mixture
-    length_scales : length scales to choose from, for a feature map that leaves its own open (`Nystroem`,
-        `RandomFourier`); None: half of that of gamma = 1 / D, itself and twice that
-    cv : number of folds, in which the rows of a group (`groups`) stay in one fold and equal rows are spread evenly: if
-        all weights are whole, a row is dealt out as so many rows; or a splitter of scikit-learn, or its splits
+    num_components : numbers of components to choose from, for which `SmallVariance` sets its penalty; None: 1, and,
+        unless length scales are searched, those of 2, 4, 8 and 16 that leave 8 rows for each component. For latent
+        features and topics, their numbers (`truncation`, `num_topics`); None: that of the model
+    temperatures : temperatures to choose from; they set how softly a new row is assigned to components
+        (`PartitionPosterior.tempered`). Only for `SmallVariance` of a mixture
+    length_scales : length scales to choose from, for a feature map whose `length_scale` is None (`Nystroem`,
+        `RandomFourier`); None: the one of gamma = 1 / D, half of it and twice it
+    cv : number of folds, or a splitter of scikit-learn, or its splits. With a number, the rows of a group (`groups`)
+        stay in one fold, and equal rows are spread evenly over the folds; if all weights are whole, a row of weight w
+        counts as w equal rows
 
     Attributes
     ----------
     length_scale_, num_components_, strength_, weight_scale_, temperature_ : the best single setting, whose components
-        `posterior_` has; None or 0 if there was no choice. Of settings with the same accuracy it has the least log
-        loss. A larger number of components is chosen only if it is better by more than chance: its gains in accuracy
-        and in log likelihood over the best before, each in standard errors, add up to more than 1, and its gain in log
-        likelihood over the first number is more than one standard error. If the chosen number has no share, the best
-        number with a share takes its place. `best_params_` has all of these
-    shares_ : the weights of the best settings by their numbers of components, that of the best setting first; numbers
-        without a share are left out
+        `posterior_` has; None or 0 if there was no choice. Of settings with the same accuracy the one with the least
+        log loss is best. A larger number of components is chosen only if it is better by more than chance: its gains in
+        accuracy and in log likelihood over the best earlier number, each in standard errors, add up to more than 1, and
+        its gain in log likelihood over the first number is more than one standard error. If the chosen number has no
+        share, the best number with a share takes its place. `best_params_` has all of these
+    shares_ : dict from a number of components to the weight of its best setting, the best single setting first; weights
+        of 0 are left out
     scores_ : accuracies [F, G, K, S, W, T] by fold, length scale, number of components, strength, weight scale and
         temperature
     best_score_ : mean accuracy of the best single setting
     refit_time_ : seconds of the fits to all rows
-    slope_ : of the probabilities
-    posterior_ : has a draw for each of shares_ (`PartitionPosterior.averaged_with`)
+    slope_ : slope of the probabilities, as above
+    posterior_ : Posterior of the fits to all rows, with a draw for each of `shares_`
+        (`PartitionPosterior.averaged_with`)
     classes_, n_components_, n_features_in_ : as in `Classifier`
 
     Examples
@@ -122,8 +124,8 @@ class TopicClassifierCV(ClassifierCV):
     """`ClassifierCV` of documents, counts [N, V] of words, dense or sparse: it chooses the number of topics, their
     concentration in a document, and how much the labels pull on them.
 
-    A loss of margin l and strength c with weights of scale nu is one of margin 1, strength c l and scale nu / l, so
-    that strengths and scales cover margins as well.
+    Margins need no search: a loss of margin l and strength c with weights of scale nu is equivalent to one of margin 1,
+    strength c l and scale nu / l.
 
     Parameters
     ----------
@@ -181,7 +183,7 @@ class TopicClassifierCV(ClassifierCV):
 
 class RegressorCV(PathSearch, Regressor):
     """`Regressor` with the strength of its loss, the scale of its weights and the number of its components chosen by
-    the squared error of rows held out. The folds of a number `cv` are stratified by y.
+    the squared error of held-out rows. If `cv` is a number, the folds are stratified by y.
 
     As in `ClassifierCV`, the best settings with several numbers of components are averaged, with the shares that
     minimize the squared error of held-out rows.
@@ -197,7 +199,7 @@ class RegressorCV(PathSearch, Regressor):
     length_scale_, num_components_, strength_, weight_scale_, temperature_, best_params_, best_score_, shares_ : as in
         `ClassifierCV`
     scores_ : 1 - mean squared error / variance of y [F, G, K, S, W, T], as in `ClassifierCV`
-    noise_scale_ : root of the mean squared error in the rows held out, in the units of y
+    noise_scale_ : root mean squared error on held-out rows, in the units of y
     posterior_, target_mean_, target_scale_, n_components_, n_features_in_ : as in `Regressor`
     """
 

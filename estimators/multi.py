@@ -69,38 +69,40 @@ class _TaskEstimator(PosteriorEstimator):
 
 
 class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
-    """Sets of labels, by classifiers that stand beside a mixture of rows and label sets (`BNMC`), or that share a
-    binary projection of X, each label a task.
+    """Classification with label sets, by `BNMC` (a mixture of rows and label sets, and a classifier for each label) or
+    by `MultiTaskInfiniteLatentSVM` (each label is a task, and tasks share a binary projection of X).
 
     y is a matrix [N, L] of 0 and 1, with NaN or -1 for a missing label, or a sparse matrix, without missing labels; or
     a vector [N] with one label for each row, of any kind (NaN or None: missing; -1 is a class). A vector of more than
     two classes gives a task for each class, and the class with the highest score is predicted. A column [N, 1] of
-    labels other than 0 and 1 is read as a vector, with the warning of scikit-learn. X may be sparse for `BNMC` with a
-    likelihood and a feature map that take it, such as `MultinomialDirichlet` and `PrincipalDirections`. Rows have no
-    weights.
+    labels other than 0 and 1 is read as a vector, with scikit-learn's warning. X may be sparse for `BNMC` with a
+    likelihood and a feature map for sparse rows, such as `MultinomialDirichlet` and `PrincipalDirections`. There is no
+    `sample_weight` in fits.
 
-    A label is predicted where its probability is above `threshold_`, half of the highest micro-F1 that the folds find,
-    which is below one half where labels are rare, or one half if the folds do not tell the two apart. A fit that
+    A label is predicted if its probability is above `threshold_`: half of the highest micro-F1 that the folds reach,
+    which is below one half where labels are rare, or one half if the folds do not show that this is better. A fit that
     predicts no label of any of its rows warns.
 
     Parameters
     ----------
-    model : a model of many tasks or of label sets. None: `BNMC()`; if X has more than 150 columns, or more columns than
+    model : a model of label sets or of many tasks. None: `BNMC()`; if X has more than 150 columns, or more columns than
         rows, its classifiers see 150 principal directions (`PrincipalDirections(150, scaling=0.5)`,
         `weight_scale=3.0`), or with at most 400 rows all directions
     inference : a backend of `regbayes.inference`, which has the seed; None: `SVI(tolerance=0.03)`
-    cv : number of folds by which the probabilities of a model of label sets are calibrated (`calibrated_by` of the
-        posterior) and the threshold is chosen; each fold takes a fit to the other rows. "auto": 5 for at most 1,000
-        rows, since half of so few rows tells little about a rare label, else 2. None, or too few rows for folds: the
-        probabilities of the posterior. Models of many tasks have no such folds
+    cv : number of folds that calibrate the probabilities of a model of label sets (`calibrated_by` of the posterior)
+        and choose the threshold; each fold takes a fit to the other rows. "auto": 5 for at most 1,000 rows, since half
+        of so few rows says little about a rare label, else 2. None, or too few rows for folds: probabilities are those
+        of the posterior. For models of many tasks there are no folds
 
     Attributes
     ----------
     posterior_ : ProjectionPosterior or MultiLabelPosterior of the fit, calibrated
-    threshold_ : of the probabilities of all labels of a matrix y; one half without folds
+    threshold_ : the probability above which a label of a matrix y is predicted, one for all labels; one half without
+        folds
     classes_ : sorted labels [L] of a vector y, or the numbers 0..L-1 of the columns of a matrix
-    n_components_ : number of features of the projection, or of occupied components. The default stops before duplicate
-        components are merged, so that this number is near the truncation; with `inference=SVI()` it is meaningful
+    n_components_ : number of occupied components, or of features of the projection. The default inference stops before
+        duplicate components are merged, so that this number is near the truncation; with `inference=SVI()` it is
+        meaningful
     n_features_in_ : width of X
 
     Examples
@@ -166,7 +168,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
 
     @available_if(goes_on)
     def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
-        """Go on with a batch of rows X [n, D] and y [n, L] of 0 and 1, or labels y [n]; the first batch is a fit.
+        """Continue with a batch of rows X [n, D] and y [n, L] of 0 and 1, or labels y [n]; the first batch is a fit.
 
         With `BNMC` and `SVI` alone. `classes` are all the labels of a vector y, if those of the first batch are not; a
         later batch may only repeat them. There are no folds: probabilities keep the calibration of an earlier `fit`.
@@ -184,9 +186,10 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         return self
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Share of rows all of whose known labels are predicted; rows without a known label do not count.
+        """Share of rows whose known labels are all predicted correctly; rows without a known label do not count.
 
-        `cross_val_score` and searches take NaN in y with folds that are passed, `cv=KFold(5)`, and -1 with any.
+        In `cross_val_score` and searches y may have -1 with any `cv`, but NaN only with folds that you pass, such as
+        `cv=KFold(5)`.
         """
         predicted, labels = self.predict(X), self._labels(y)
         labels = labels.toarray() if scipy.sparse.issparse(labels) else labels
@@ -282,7 +285,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         return np.where(known[:, None], found.astype(float), np.nan)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """0 and 1 [N, L] for each label, or labels [N] if the fit had such."""
+        """0 and 1 [N, L] for each label, or labels [N] if y in the fit was a vector."""
         decision = self.decision_function(X)
         if self.has_matrix:
             return (decision > 0).astype(int)
@@ -292,9 +295,9 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
         """Probabilities [N, L] of each label, or of the classes if the fit had one label for each row.
 
-        Those of a model of label sets are calibrated by the folds of `cv`. Those of many tasks are what its loss
-        says, posterior predictive with a logistic one, and no frequencies with a hinge. Those of more than two classes
-        are in proportion to what each label has alone.
+        For a model of label sets they are calibrated by the folds of `cv`. For many tasks they are posterior predictive
+        with a logistic loss, and not calibrated with a hinge. For a vector y of more than two classes they are the
+        probabilities of the single labels, normalized.
         """
         rows = self.new_data(X)
         found: NDArray[Any] = self.posterior_.predict_proba(rows)
@@ -327,8 +330,8 @@ class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):
     """Regressions that share a binary projection of X, one for each task.
 
     y is a matrix [N, M] of a target for each task, NaN where a row has none; or a vector [N] with the task of each row
-    in `tasks`. Tasks may have units of their own: the model sees (y - target_mean_) / target_scale_, and so does its
-    posterior; predictions are in the units of y. Rows of a fit have no weights.
+    in `tasks`. Tasks may have different units: the model and its posterior see (y - target_mean_) / target_scale_;
+    predictions are in the units of y. There is no `sample_weight` in fits.
 
     Parameters
     ----------
@@ -340,8 +343,8 @@ class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):
     Attributes
     ----------
     posterior_ : ProjectionPosterior of the fit, in units of target_scale_
-    target_mean_, target_scale_ : mean and standard deviation [M] of the targets of each task; with few rows shrunk
-        towards those of all tasks, as far as chance explains the difference
+    target_mean_, target_scale_ : mean and standard deviation [M] of the targets of each task; for tasks of few rows
+        they are shrunk towards those of all tasks, as far as chance explains the difference
     n_components_ : number of features of the projection
     n_features_in_ : width of X
 

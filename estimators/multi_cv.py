@@ -36,8 +36,8 @@ class MultiLabelClassifierCV(Search, MultiLabelClassifier):
     inference : as in `MultiLabelClassifier`
     strengths : strengths of the loss to choose from; the logistic loss has none
     weight_scales : prior standard deviations of the classifier weights to choose from; None: six from 0.05 to 3
-    num_components : numbers to choose from: truncations of the mixture, or with `SmallVariance` numbers that its
-        penalty aims at; a later number has to be better than the first by more than chance. None: that of the model or
+    num_components : numbers to choose from: truncations of the mixture, or with `SmallVariance` numbers for which it
+        sets its penalty; a later number has to be better than the first by more than chance. None: that of the model or
         the backend
     cv : as in `ClassifierCV`; if it is a number, the folds share the rarest labels evenly
 

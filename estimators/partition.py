@@ -41,31 +41,31 @@ Prepared = tuple[tuple[Any, Backend], Any, NDArray[Any], NDArray[np.float64] | N
 class Classifier(ClassifierMixin, PosteriorEstimator):
     """Classification by the margin classifiers of a mixture, of latent features or of topics; labels of any kind.
 
-    With a topic model (`MedLDA`) X has counts, dense or sparse, and weights are whole numbers.
+    With a topic model (`MedLDA`) X has counts, dense or sparse, and `sample_weight` whole numbers.
 
     Parameters
     ----------
     model : a model with classes; None: `InfiniteSVM(loss=Logistic(), weight_scale=3.0)`, whose probabilities are those
-        of logistic regressions. If there are fewer than 60 rows for each column, the scale is
-        3 sqrt(rows / (60 columns)), so that many columns do not fit noise. To search over arguments of the model,
-        pass it
+        of logistic regressions. If there are fewer than 60 rows for each column, the scale is 3 sqrt(rows / (60
+        columns)), so that many columns do not fit noise. To search over arguments of the model, pass a model
     inference : a backend of `regbayes.inference`, which has the seed. None: for topics and latent features
         `SVI(tolerance=0.03)` (with `rule="averaging"` if the loss has no expectation, such as `CrammerSinger`), else
         `SmallVariance(scale=10.0, num_restarts=1)` with one component for every 15 rows per weight of a classifier and
         for every two different rows, at least 1 and at most 16; it makes one descent only, since searches fit often
     class_weight : weights by class, 1 for classes that are not named, or "balanced": in inverse proportion to the rows
-        of a class. With `SVI(rule="gibbs")` of a mixture they weigh the losses, as in scikit-learn. Else they multiply
-        `sample_weight`, so that a row also counts more for its component. For Gibbs, NUTS and Autoguide they are
-        rounded to whole numbers of at least 1
-    num_folds : number of folds that fit a slope of the probabilities if the loss is not a likelihood, such as a hinge;
-        each takes a fit of its own. None: no slope; "auto": 2 where `inference` is None, else None
+        of a class. With `SVI(rule="gibbs")` of a mixture they multiply the losses, as in scikit-learn. Else they
+        multiply `sample_weight`, so that a row also counts more for its component. For Gibbs, NUTS and Autoguide they
+        are rounded to whole numbers of at least 1
+    num_folds : number of folds that calibrate the slope of the probabilities if the loss is not a likelihood, such as a
+        hinge; each fold takes one more fit. None: no slope; "auto": 2 if `inference` is None, else None
 
     Attributes
     ----------
     posterior_ : Posterior of the fit
-    slope_ : of the probabilities, softmax(slope_ f) of the decision function f; None: they are those of the posterior.
-        If the loss is a likelihood and `inference` is None, it is the likeliest slope of the rows of the fit where that
-        is below 1: the labels have a say in their components, as they do not in those of new rows
+    slope_ : slope of the probabilities softmax(slope_ f) of the decision function f; None: probabilities are those of
+        the posterior. If the loss is a likelihood and `inference` is None, it is the maximum likelihood slope on the
+        rows of the fit where that is below 1: labels influenced the components of these rows, but new rows have no
+        labels
     classes_ : sorted labels [L] of the rows with a positive weight
     n_components_ : number of occupied components, of latent features or of topics
     n_features_in_ : width of X
@@ -168,7 +168,7 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
 
     @available_if(goes_on)
     def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
-        """Go on with a batch of rows X [n, D] and labels y [n] by a stochastic step; the first batch is a fit.
+        """Continue with a batch of rows X [n, D] and labels y [n] by a stochastic step; the first batch is a fit.
 
         With `SVI(rule="gibbs")`, of a mixture or of topics. What is set from the data, such as the scales of columns,
         is set from the first batch. `classes` are all labels, if those of the first batch are not; a later batch may
@@ -264,7 +264,7 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         return factors[index] if weights is None else weights * factors[index]
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Labels [N]."""
+        """Predicted labels [N], of the kind of y in the fit."""
         rows = self.new_data(X)
         return self.classes_[self.posterior_.predict(rows)]
 
@@ -287,7 +287,7 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
             return np.log(self.posterior_.predict_proba(rows))
 
     def decision_function(self, X: ArrayLike) -> NDArray[Any]:
-        """Posterior mean scores: [N] for two classes (positive: the larger label), else [N, L]."""
+        """Posterior mean scores: [N] for two classes (positive: the second of `classes_`), else [N, L]."""
         rows = self.new_data(X)
         return self.posterior_.decision_function(rows)
 
@@ -301,16 +301,16 @@ class Regressor(RegressorMixin, PosteriorEstimator):
     Parameters
     ----------
     model : a model with a regression loss; None: `InfiniteSVM(loss=StudentT(df=100.0, scale=1.0))`, near a squared loss
-    inference : a backend of `regbayes.inference`, which has the seed; None:
-        `SmallVariance(num_components=1, num_restarts=1)`, or SVI as in `Classifier`. With one component the default
-        is near ridge regression; `RegressorCV` finds out whether more components are better
+    inference : a backend of `regbayes.inference`, which has the seed; None: `SmallVariance(num_components=1,
+        num_restarts=1)`, or SVI as in `Classifier`. This default, with one component, is near ridge regression;
+        `RegressorCV` tries more components
 
     Attributes
     ----------
     posterior_ : Posterior of the fit, in units of target_scale_
     target_mean_, target_scale_ : mean and standard deviation of y, rows counted by their weights; 1 of a constant y
-    noise_scale_ : root of the mean squared error in the rows of the fit, in the units of y; for `SmallVariance` of a
-        mixture each row is predicted by the others (`predict_left_out` of the posterior)
+    noise_scale_ : root mean squared error on the rows of the fit, in the units of y; for `SmallVariance` of a mixture
+        the leave-one-out error (`predict_left_out` of the posterior)
     n_components_ : number of occupied components, of latent features or of topics
     n_features_in_ : width of X
 
@@ -359,7 +359,7 @@ class Regressor(RegressorMixin, PosteriorEstimator):
 
     @available_if(goes_on)
     def partial_fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Go on with a batch of rows X [n, D] and targets y [n] by a stochastic step; the first batch is a fit.
+        """Continue with a batch of rows X [n, D] and targets y [n] by a stochastic step; the first batch is a fit.
 
         With `SVI(rule="gibbs")`, of a mixture or of topics. What is set from the data, target_mean_ and target_scale_
         too, is set from the first batch; noise_scale_ is of the last.
@@ -396,8 +396,9 @@ class Regressor(RegressorMixin, PosteriorEstimator):
 
             std^2 = Var f(x) + noise_scale_^2
 
-        The first is that of the mean function: over draws, over the components that x may have, and under SVI of a
-        mixture over q(eta) (`score_std` of the posterior). A point, `SmallVariance`, has none but between components.
+        Var f(x) is the posterior variance of the mean function: over draws, over the components that x may have, and
+        for SVI of a mixture over q(eta) (`score_std` of the posterior). For `SmallVariance` only that over components
+        remains.
         """
         rows = self.new_data(X)
         found: NDArray[Any] = self.target_mean_ + self.target_scale_ * self.posterior_.predict(rows)

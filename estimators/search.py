@@ -326,8 +326,8 @@ class PathSearch(Search):
 
         Parameters
         ----------
-        groups : what rows [N] belong together, such as those of one subject: `cv` gets it, and folds of a number are
-            of whole groups
+        groups : the group [N] of each row, such as its subject; it is passed to `cv`, and if `cv` is a number, each
+            group stays in one fold
         """
         require_array(X, self)
         prepared = self.prepared(X, y, sample_weight)

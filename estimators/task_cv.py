@@ -19,7 +19,7 @@ from .search import Search
 
 class MultiTaskRegressorCV(Search, MultiTaskRegressor):
     """`MultiTaskRegressor` with the strength of its loss and the scale of its weights chosen by the squared error of
-    rows held out.
+    held-out rows.
 
     The best strength depends on the noise of the targets: high for little noise, low for much. It matters most if tasks
     have few rows. If `cv` is a number, the folds share the rows of each task evenly.

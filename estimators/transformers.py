@@ -34,12 +34,12 @@ class _Transformer(PosteriorEstimator):
 class TopicTransformer(_Transformer):
     """Topics of documents, as scikit-learn's LatentDirichletAllocation; X has counts of words, dense or sparse.
 
-    `Gibbs(num_samples=20, num_warmup=200)` predicts words of new documents better than the default and takes longer; it
-    has no `partial_fit`.
+    With `inference=Gibbs(num_samples=20, num_warmup=200)` words of new documents are predicted better than by default;
+    it takes longer and has no `partial_fit`.
 
     Parameters
     ----------
-    model : a topic model without targets; None: `LDA()`. A search of its arguments needs it passed
+    model : a topic model without targets; None: `LDA()`. To search over its arguments, pass a model
     inference : a backend of `regbayes.inference`, which has the seed; None: `SVI()`
 
     Attributes
@@ -70,7 +70,8 @@ class TopicTransformer(_Transformer):
 
     @available_if(goes_on)
     def partial_fit(self, X: ArrayLike, y: Any = None) -> Self:
-        """Go on with a batch of documents X [n, V] by a stochastic step; the first batch is a fit, and y is ignored."""
+        """Continue with a batch of documents X [n, V] by a stochastic step; the first batch is a fit, and y is
+        ignored."""
         if not hasattr(self, "posterior_"):
             return self.fit(X)
         self.go_on(self.more_data(X))
@@ -104,22 +105,22 @@ class TopicTransformer(_Transformer):
 class FeatureTransformer(_Transformer):
     """Binary latent features of rows: how many there are is found, not given. NaN in X is a missing entry.
 
-    They are the features that explain X, which need not tell classes: `Classifier(InfiniteLatentSVM())` finds those
-    that do.
+    These features explain X and need not tell classes apart; for features that do, use
+    `Classifier(InfiniteLatentSVM())` and `transform` of its `posterior_`.
 
     Parameters
     ----------
-    model : a model of latent features without targets; None: `LatentFeatureModel()`. A search of its arguments needs
-        it passed
+    model : a model of latent features without targets; None: `LatentFeatureModel()`. To search over its arguments, pass
+        a model
     inference : a backend of `regbayes.inference`, which has the seed; None: `SVI(num_restarts=4)`
 
     Attributes
     ----------
     posterior_ : FeaturePosterior of the fit
     components_ : loadings [K, D] of the features
-    n_components_ : number of features that some row of the fit has, with probability above one half: at most K.
-        `transform` has K columns, also of features that no row has; those that count are
-        `(posterior_.features > 0.5).any(0)`
+    n_components_ : number of features, at most K, that some row of the fit has with probability above one half.
+        `transform` has K columns, including features that no row has; the features in use are `(posterior_.features >
+        0.5).any(0)`
     n_features_in_ : width D of X
 
     Examples

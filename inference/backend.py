@@ -259,16 +259,16 @@ class Backend(Config):
             `checkpoint_every` seconds or more after the last writing, and at the end, also after Ctrl-C. With a source
             of rows it holds their number and a digest of the first ones; all passes must have the same order
         checkpoint_every : seconds; 0: after every step
-        resume : a checkpoint to go on from, of the same fit or of a shorter one (see `may_grow`); the result is the
+        resume : a checkpoint to continue from, of the same fit or of a shorter one (see `may_grow`); the result is the
             same, bit for bit, as that of one long run
         on_interrupt : what Ctrl-C does: "return" what was drawn until then, with a `FitInterrupted` warning, or
             "raise" KeyboardInterrupt, for fits inside a search or a loop, which should then end as well
         group : a process group of torch.distributed, such as `dist.group.WORLD`, whose ranks all make this call, each
             with rows of its own; they are fitted as one data set, the rows of one rank after those of another. The
-            posterior of each rank has all components, and the assignments of its rows (`gather` gives those of all).
-            A checkpoint is in a folder that all of them see, with a file of the rows of each rank beside it; any other
-            number of ranks, or one process, can go on from it. None, as `group.WORLD` is before
-            `init_process_group()`: all rows are here
+            posterior of each rank has all components, and the assignments of its rows (`gather` gives those of all). A
+            checkpoint is in a folder that all of them see, with a file of the rows of each rank beside it; any number
+            of ranks, or one process, can continue from it. None (as `group.WORLD` is before `init_process_group()`): X
+            holds all rows
 
         Raises
         ------
@@ -305,7 +305,7 @@ class Backend(Config):
         return found
 
     def require_files(self, X: Any, checkpoint: Any, resume: Any) -> None:
-        """Raise unless these are paths that a fit to X can write and read; None: not needed."""
+        """Raise unless a fit to X can write `checkpoint` and read `resume`, paths or None."""
         for name, path in (("checkpoint", checkpoint), ("resume", resume)):
             if path is not None:
                 path_text(name, path)

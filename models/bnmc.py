@@ -58,7 +58,7 @@ class BNMC(Model):
         these: a prior that counts as one row and knows which labels are rare
     loss : margin loss of each label: a binary one, such as `Logistic` or `Hinge`
     prior : over the partition, `DirichletProcess`, `PitmanYor` or `MixtureOfFiniteMixtures` (Gibbs, small variance)
-    feature_map : what the classifiers see of x, with a constant feature 1 added; sparse X needs one that takes it,
+    feature_map : what the classifiers see of x, with a constant feature 1 added; sparse X needs a map for sparse rows,
         such as `PrincipalDirections`
     weight_scale : nu > 0, prior standard deviation of the classifier weights
     truncation : T >= 2, number of components of the Pyro program, of SVI and of the blocked Gibbs scan
@@ -66,7 +66,8 @@ class BNMC(Model):
         probability is psi sigma(f); "multinomial": label counts in proportion to psi sigma(f)
         (docs/derivations/label-sets, "Three joints"). "and" needs bits, "multinomial" counts; both need a logistic
         loss, except for SmallVariance
-    label_rates : how frequent each label is, [C] in (0, 1); None: as in the data. Calibration needs it
+    label_rates : how frequent each label is, [C] in (0, 1); None: as in the data. "product" divides by their odds,
+        since both views contain them
     num_features, num_labels : widths D of X and C of Y; None: those of the data
 
     References

@@ -65,7 +65,7 @@ class RowData(Spread):
 
 @dataclass(frozen=True, eq=False)
 class Data(RowData):
-    """N points, D features, P classifier features, C scores."""
+    """What kernels see of N points with D columns: P features of the classifiers and targets of C scores."""
 
     X: Rows  # [N, D], dense or sparse
     features: Tensor  # [N, P]

@@ -14,7 +14,7 @@ from .sparse import Rows
 
 @dataclass(frozen=True, eq=False)
 class LabelData(RowData):
-    """N points of D columns and C labels, P features of the classifiers."""
+    """What kernels see of N points with D columns and C labels: P features of the classifiers."""
 
     x: Rows  # [N, D], dense or sparse
     y: Rows  # [N, C], dense or sparse, NaN where a label is missing

@@ -31,7 +31,7 @@ from .sums import all_any, all_sum
 
 @dataclass(frozen=True, eq=False)
 class FeatureData(RowData):
-    """N rows of D columns, P inputs that the classifiers see beside the latent features, C scores."""
+    """What kernels see of N rows of D columns: P inputs of the classifiers beside the latent features, C scores."""
 
     X: Tensor  # [N, D]; 0 where an entry is missing
     inputs: Tensor  # [N, P]

@@ -99,7 +99,7 @@ def by_task(y: Any, tasks: Any, num_tasks: Count | None = None) -> Any:
 
     Raises
     ------
-    ValueError    if the tasks are no such integers, or as many as the targets.
+    ValueError    unless `tasks` holds such integers, one for each target.
 
     Examples
     --------

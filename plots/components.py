@@ -26,12 +26,12 @@ def plot_components(posterior: PartitionPosterior, X: Any, y: Any = None, ax: Ax
 
     An ellipse holds two standard deviations of a component's points. The line inside it is where the component's
     hyperplane meets the plane that is parallel to the picture and goes through the component's mean; a component whose
-    hyperplane misses its ellipse has no line. With more than two classes it parts the two most frequent there.
+    hyperplane misses its ellipse has no line. With more than two classes it separates the two most frequent classes of
+    the component.
 
     Parameters
     ----------
-    X, y : points [N, D] and their labels [N] of any kind; y None: predicted classes. Targets that are numbers are no
-        labels, and left aside
+    X, y : points [N, D] and their labels [N] of any kind; without y, predicted classes. Real targets are ignored
     """
     require_posterior(posterior, PartitionPosterior)
     rows, ax = as_points(X), axes_or_new(ax)

@@ -16,7 +16,7 @@ from .axes import as_groups, axes_or_new, require_posterior
 
 
 def plot_activations(posterior: FeaturePosterior, X: Any, y: Any, ax: Axes | None = None) -> Axes:
-    """How often the rows of each class have each feature, as a table of shades; features used most stand first.
+    """How often the rows of each class have each feature, as a table of shades; the most used features come first.
 
     Features that hardly any row has are left out. (Zhu, Chen & Xing, figures 4 and 5)
 
@@ -41,14 +41,14 @@ def plot_activations(posterior: FeaturePosterior, X: Any, y: Any, ax: Axes | Non
 def plot_loadings(
     posterior: FeaturePosterior, shape: tuple[int, int], *, num: int = 20, columns: int = 10, ax: Axes | None = None
 ) -> Axes:
-    """The loadings of the features as images side by side, those that most training rows have first.
+    """The loadings of the features as images side by side; features that most training rows have come first.
 
-    Dark is what a feature takes away from the columns of X, light what it adds, on one scale for all.
+    Dark pixels are what a feature subtracts from the columns of X, light ones what it adds, on one scale for all.
 
     Parameters
     ----------
     shape : (height, width) of an image, whose pixels are the columns of X row by row
-    num, columns : how many features at most, and how many of them in a line
+    num, columns : the largest number of features, and how many of them are in a line
     """
     require_posterior(posterior, FeaturePosterior)
     num, columns = read("num", num, Whole(1)), read("columns", columns, Whole(1))

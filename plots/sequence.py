@@ -16,9 +16,9 @@ from .axes import as_groups, axes_or_new, color_of, require_posterior
 
 
 def plot_states(states: Any, truth: Any = None, lengths: Any = None, ax: Axes | None = None) -> Axes:
-    """A ribbon of states over time, and below it that of the true ones; sequences are parted by lines.
+    """A ribbon of states over time, and below it one of the true states; lines separate the sequences.
 
-    A state has the colour of the true one that it shares most steps with (each true one once), else one of its own.
+    A state has the colour of the true state with which it shares most steps (each colour once), else its own colour.
 
     Parameters
     ----------

@@ -17,8 +17,8 @@ def plot_topics(
 ) -> Axes:
     """Topics as bars of their weights in the score, with their most probable words beside them.
 
-    With more than two classes the bar of a topic is its largest weight, and the class that it speaks for is named. The
-    bars are in increasing order. Of several draws it shows the representative one.
+    With more than two classes the bar of a topic is its largest weight, with the name of that class. The bars are in
+    increasing order. With several draws they are those of the representative draw.
 
     Parameters
     ----------

@@ -15,9 +15,9 @@ from .axes import axes_or_new, color_of, require_posterior
 def plot_trace(posteriors: Mapping[str, Posterior], ax: Axes | None = None) -> Axes:
     """Value of every step against elapsed seconds (logarithmic), one line for each chain.
 
-    A single posterior is drawn in its own units; where it settled in its first step, its only value is named. Values
-    of several backends do not compare, so there each chain is drawn as the share of its way from its first value (0)
-    to its last (1).
+    A single posterior is drawn in its own units; if it has only one value, this is written out. Values of several
+    backends are not comparable, so each chain is then drawn as the fraction of the way from its first value (0) to its
+    last (1).
     """
     if not isinstance(posteriors, Mapping) or not posteriors:
         raise ValueError(f"posteriors is {shown(posteriors)}; expected a dict of posteriors by their names.")

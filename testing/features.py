@@ -35,7 +35,8 @@ Bits = tuple[tuple[int, ...], ...]
 def feature_posterior(model: Any, X: Any, y: Any = None, *, truncation: int | None = None) -> dict[Bits, float]:
     """Exact probability of every matrix [N, K] of K = `truncation` features, or of every class of the infinite model.
 
-    A class is written with its columns in ascending order; classes with many features are left out.
+    A class (matrices that differ only in the order of columns) is written with its columns in ascending order; classes
+    with many features are left out.
 
     Raises
     ------

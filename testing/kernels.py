@@ -16,7 +16,7 @@ _ROUNDING = 1e-9
 def check_kernel(
     backend: Any, model: Any, X: Any, y: Any = None, *, lengths: Any = None, num_batches: int = 20
 ) -> None:
-    """Check a fit to tiny data (5 points or steps, or fewer; 2 classifier features or fewer).
+    """Check a backend on a fit to tiny data: at most 5 points or steps, and at most 2 classifier features.
 
     If the prior has sticks, the model's program must agree with its parts, which kernels and exact sums use. The
     backend's `kind` decides what else is checked: an objective never rises; an ELBO never falls and stays below the log
@@ -28,8 +28,8 @@ def check_kernel(
     backend : `Gibbs`, `SVI` (without minibatches), `SmallVariance`, `NUTS`, or another with the same interface
     model : of a structure with a `Reference`; see `register_reference`
     lengths : of the sequences, for a model of states
-    num_batches : number of batches of consecutive draws for a sampler's standard errors; a quarter as many
-        are tried too, and the larger errors are used
+    num_batches : number of batches of consecutive draws for the standard errors of a sampler; a quarter as many are
+        tried too, and the larger errors are used
 
     Raises
     ------

@@ -36,12 +36,12 @@ def check_likelihood(likelihood: Likelihood, X: Any, *, generator: torch.Generat
 
     For any family it checks the program and the densities; for an `ExponentialFamily` all consequences of conjugacy
     too. The density of a family with independent columns of real or positive numbers, of numbers in the unit interval
-    or of counts must have the total mass 1, at parameters drawn from the prior. This is not checked where columns
-    depend on one another, where their totals are given, where rows cannot be drawn, and for more than 50 columns.
+    or of counts must have the total mass 1, at parameters drawn from the prior. This is not checked if columns depend
+    on one another, their totals are given, or rows cannot be drawn, nor for more than 50 columns.
 
     Parameters
     ----------
-    likelihood : the family, hyperparameters given or None
+    likelihood : the family; its hyperparameters may be None
     X : rows [N, D] as `fit` takes them, N >= 4; NaN where an entry is missing, if the family takes that
     generator : source of the random splits and draws, on the device of X; None: a fixed seed
 

@@ -42,7 +42,8 @@ def check_loss(loss: Loss, *, generator: torch.Generator | None = None) -> None:
 
     Parameters
     ----------
-    loss : a binary loss, a regression loss (`target` "real"), one of levels ("level"), or a loss of several classes
+    loss : a binary loss, a regression loss (its `target` is "real"), a loss of levels ("level"), or a loss of several
+        classes
     generator : source of the random draws, on the device to check; None: a fixed seed on the CPU
 
     Raises

@@ -24,11 +24,11 @@ def check_prior(
 ) -> None:
     """Check a prior over partitions on `num_data` <= 6 points, by sums over all partitions and labellings.
 
-    A prior without sticks or jumps is checked in what it has. Urn, EPPF, sticks (with their infinite sum) and jumps
-    must agree at the starting values, and near the quartiles of the hyperparameters that have a law; label swaps and
-    orders are those of the labelled prior; chains of `num_draws` draws of the hyperparameters have the moments of
-    quadrature; q(h) is the maximum of its bound; the price never falls; `expected_components` is the mean over
-    partitions.
+    If the prior lacks sticks or jumps (`draw_rest`), only the rest is checked. Urn, EPPF (`log_partition`), sticks
+    (with their infinite sum) and jumps must agree at the starting values, and near the quartiles of the hyperparameters
+    that have a prior; label swaps and orders are those of the labelled prior; chains of `num_draws` draws of the
+    hyperparameters have the moments that quadrature gives; q(h) is the maximum of its bound; the price never falls;
+    `expected_components` is the mean over partitions.
 
     Raises
     ------

@@ -31,22 +31,22 @@ def map_rows(
     batch_size: int = 4096,
     progress: bool | None = None,
 ) -> NDArray[Any] | None:
-    """The answers of a function for all rows: `posterior.assign`, `posterior.predict`, a `transform`, ...
+    """The values of a function of rows, such as `posterior.assign` or `estimator.predict`, for all rows of a source.
 
     Parameters
     ----------
-    function : from the rows X [n, D] of a block to answers [n, ...]
+    function : from the rows X [n, D] of a block to values [n, ...]
     source : rows, or what `rows_of` takes without further arguments. If the function is a method of an estimator that
         knows the names of its columns, as after a fit from a file, it gets the columns of these names
-    to : a file to write, whole or not at all: "FILE.npy" for an array [N, ...], or "FILE.parquet" for a column, of
-        answers [N, K] one for each of K, by the name of the function; None: the answers are returned
+    to : a file to write, whole or not at all: "FILE.npy" for an array [N, ...], or "FILE.parquet" for a column by the
+        name of the function, or K columns for values [N, K]; None: the values are returned
     batch_size : rows of a block, where the source has no blocks of its own
     progress : a progress bar; None: on a terminal only
 
     Raises
     ------
-    ValueError    if `to` has another ending or is a file of the source, if there are no rows, or columns of these
-                  names, or if a block has not an answer for each of its rows, as wide as those before.
+    ValueError    if `to` has another ending or is a file of the source, if there are no rows, no columns of
+                  these names, or if the function does not return one value for each row, all of one width.
     OSError       if the file cannot be written to its end, as on a full disk.
 
     Examples

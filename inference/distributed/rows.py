@@ -33,8 +33,8 @@ def rows_of(X: Any, y: Any = None, *, columns: list[str] | None = None, num_bloc
     Raises
     ------
     FileNotFoundError    if there is no such file.
-    ValueError           on a file that cannot be read, or has not these columns, or no numbers in them; on what is none
-                         of these, such as an iterator.
+    ValueError           if a file cannot be read, lacks one of these columns or has no numbers in it, or if X is
+                         none of the kinds above, such as an iterator.
 
     Examples
     --------

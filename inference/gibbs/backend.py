@@ -28,10 +28,10 @@ class Gibbs(Backend):
         `ChainsDisagree` warning says if it ended elsewhere (with at least 100 sweeps of warm-up and 100 draws)
     thinning : sweeps for each draw that is kept
     scan : how the assignments are drawn.
-        "collapsed": each point in turn, the family's parameters integrated out; infinite model, mixes best. Without
-        classifiers, if rows are few, a sweep makes up to four scans, since they cost less than the rest of the sweep
+        "collapsed": each point in turn, the family's parameters integrated out; infinite model, mixes best. If rows are
+        few and there are no classifiers, a sweep makes up to four scans, since they cost less than the rest of it
         "slice": all points at once; infinite model
-        "blocked": all points at once; `model.truncation` components, with points or without
+        "blocked": all points at once; `model.truncation` components, some of which may be empty
         "auto": "collapsed" if it is compiled (built-in families on a CPU) or if the prior serves no other, else "slice"
         For sequences: "direct" (each step in turn), "beam" (all steps at once, infinite model), "blocked" (all at once,
         `model.truncation` states) and "auto" ("direct" if it is compiled, else "beam").
@@ -44,12 +44,12 @@ class Gibbs(Backend):
     split_merge : split-merge proposals before each scan of the warm-up (before every second one if components repel),
         and before every tenth scan after it; before every scan if they are compiled (collapsed scans without
         classifiers). Sequences have them if states repel
-    num_generative : sweeps that a chain starts with, before the warm-up. If components repel: four times as many
-        without hyperplanes, then twice as many in which the power of the margin factors rises to 1. For sequences: as a
-        mixture without time. For topics: without the margin
-    births : if components repel, the hyperplanes that new components of an infinite model choose from. "exact": as
-        good as draws from the law of a component without points; "prior": draws from the prior, as in the paper, which
-        leave no distribution invariant and open far too many components
+    num_generative : sweeps of a simpler model at the start of a chain, before the warm-up. If components repel: four
+        times as many without hyperplanes, then twice as many in which the power of the margin factors rises to 1. For
+        sequences: as a mixture without time. For topics: without the margin
+    births : if components repel, where new components of an infinite model take their hyperplanes from. "exact": as
+        good as draws from the distribution of the hyperplane of a component without points; "prior": draws from the
+        prior, as in the paper; this leaves no distribution invariant and opens far too many components
     init : "one" (all points in one component), "random" (in `model.truncation` components), a Tensor [N] of labels, or
         "auto": for points and sequences the first chain starts as with "one", each other chain in some number of
         components around rows far apart, so that `diagnose` compares chains from different places; for label sets in
@@ -58,8 +58,8 @@ class Gibbs(Backend):
         random topic. For latent features: "one" (features opened one after another, at most `model.truncation`), or
         "random" (that many, bits at random)
     seed : of the random generator; the same seed, device and dtype give the same draws
-    num_jobs : processes that the chains run in, each on a core of its own, with the same draws; None: as many as there
-        are cores, if that saves more time than it takes (with data on a GPU, one)
+    num_jobs : processes that the chains run in, each on its own core; the draws do not depend on it. None: one for each
+        core, if that saves time (with data on a GPU, one process)
     progress : whether to show a bar; None: on a terminal only
     """
 

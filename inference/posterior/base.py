@@ -36,7 +36,7 @@ class Posterior:
     samples : dict of Tensors with a leading axis of S draws (chains one after another; S = 1 for SVI, SmallVariance)
     num_draws : int list, draws of each chain
     trace : Trace
-    metadata : dict of plain data that is saved with the posterior; empty unless you fill it
+    metadata : dict of plain data that is saved with the posterior, for you to fill
     shard : in a fit among ranks, the rows of this rank, to which samples by row, such as assignments, belong; None: all
     """
 
@@ -61,7 +61,7 @@ class Posterior:
         self.shard = shard
 
     def draw(self, index: int) -> Draw:
-        """The draw of an index 0..S-1: its tensors [...] by name."""
+        """Draw number `index` of 0..S-1: its tensors [...] by name."""
         return {name: value[index] for name, value in self.samples.items()}
 
     def draws(self) -> Iterator[Draw]:

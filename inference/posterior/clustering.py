@@ -45,7 +45,7 @@ class Clustering:
         return total / len(assignments)
 
     def partition(self, loss: str = "vi") -> Tensor:
-        """Point partition [N] int64 of the training points: the draw of least posterior expected loss.
+        """The partition [N] int64 of the training points in the draw with the least posterior expected loss.
 
         Parameters
         ----------
@@ -54,7 +54,7 @@ class Clustering:
         return self.samples[LABELS][self._best_draw(loss)].long()
 
     def consensus(self, loss: str = "vi", *, num_draws: int = 200, num_runs: int = 8, seed: int = 0) -> Tensor:
-        """Point partition [N] int64 of the training points of least posterior expected loss, which need not be a draw.
+        """The partition [N] int64 of the training points with the least posterior expected loss; it need not be a draw.
 
         It is found by greedy search, and its expected loss is never above that of any draw. It represents the draws
         and is not more accurate than they are: on labelled sets it is level with their mean, not with the best draw.

@@ -39,13 +39,15 @@ class Diagnosis:
     Attributes
     ----------
     verdict : "agree"; "few draws": no disagreement seen, but too few effective draws; "slow": chains differ, and move
-        too slowly to tell whether in different modes; "modes": they are in different modes of like height; "stuck":
-        some are at a lower log joint, in a lesser mode or still warming up; "one chain", "one draw" or "too short",
-        which cannot tell
-    advice : what that means, and what to do
-    rhat, bulk_size, tail_size : by name of a quantity, of several of a kind the worst
-    groups : chains, counted from 0, that are in one place each
-    energy, ratio, p_value : of the chains' draws as a whole (see the module); NaN of a single chain
+        too slowly to tell whether they are in different modes; "modes": they are in different modes of similar log
+        joint; "stuck": some have a lower log joint, in a lesser mode or still in warm-up; "one chain", "one draw" or
+        "too short": there is nothing to compare
+    advice : what the verdict means, and what to do
+    rhat, bulk_size, tail_size : R-hat, and effective draws in the bulk and the tails, by the name of a quantity; the
+        worst value if a quantity has several
+    groups : lists of chains, counted from 0; the chains of one list agree
+    energy, ratio, p_value : energy statistic of the chains, their distance divided by that within chains, and the
+        p-value of a permutation test that they do not differ; NaN for a single chain
     """
 
     verdict: str
@@ -60,7 +62,7 @@ class Diagnosis:
 
     @property
     def disagrees(self) -> bool:
-        """Whether chains were seen to be in different places, by more than they move."""
+        """Whether the chains differ by more than each of them moves."""
         return self.verdict in ("modes", "stuck") or (self.verdict == "slow" and self.ratio >= _LARGE_RATIO)
 
     def __repr__(self) -> str:

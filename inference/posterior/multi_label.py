@@ -69,13 +69,13 @@ class MultiLabelPosterior(Clustering, Posterior):
     # -- label sets of new rows ------------------------------------------------------------------------------------
 
     def predict(self, X: Any, *, thresholds: Any = None, top_k: int | None = None, known: Any = None) -> Any:
-        """Label sets [N, C] of 0 and 1, as int64: those whose `predict_proba` is above the threshold.
+        """Label sets [N, C] of 0 and 1, int64: 1 where `predict_proba` is above the threshold.
 
         Parameters
         ----------
         thresholds : a label is present where its probability is above this, a number or [C]; None: one half
         top_k : the k most probable labels of each row instead; 0: as many as its probabilities add up to
-        known : labels [N, C] of the rows that are known already, NaN for the others; None: none are
+        known : labels [N, C] of the rows, where they are known already, else NaN; None: no label is known
         """
         probabilities = self._probabilities(X, known)
         if top_k is not None:
@@ -89,7 +89,7 @@ class MultiLabelPosterior(Clustering, Posterior):
         return like((probabilities > level).long(), X)
 
     def predict_proba(self, X: Any, *, known: Any = None) -> Any:
-        """Probability [N, C] that a row has each label; `known` labels [N, C] (NaN: not known) tell its component.
+        """Probability [N, C] that a row has each label; `known` labels [N, C] (else NaN) inform about its component.
 
         Under the joints "and" and "multinomial" it is the posterior mean over draws, components and, with SVI,
         approximately over q(classifiers). Under "product" each of the two views is such a mean (with a hinge, which is
@@ -104,7 +104,7 @@ class MultiLabelPosterior(Clustering, Posterior):
         return like(self._log_odds(self.checked(X)), X)
 
     def thresholds(self, X: Any, Y: Any) -> Any:
-        """The threshold [C] of each label with the highest F1 on rows X [N, D] with labels Y [N, C], best held out."""
+        """For each label the threshold [C] of highest F1 on X [N, D] and Y [N, C]; better not the rows of the fit."""
         rows = self.checked(X)
         signs = self.model.coding.encode(Y, rows)
         return like(best_thresholds(self._log_odds(rows).sigmoid(), signs), X)
@@ -116,7 +116,7 @@ class MultiLabelPosterior(Clustering, Posterior):
 
         by logistic regression, with a and b shared by all labels; for a coupled joint, which has one probability p of a
         label, b logit p + d_c. Do not use the rows of the fit. Point estimates need calibration most: probabilities of
-        SmallVariance are overconfident, and with the joint "and" too low.
+        `SmallVariance` are overconfident, or too low with the joint "and".
         """
         return self.calibrated_by([self.held_out(X, Y)])
 
@@ -151,8 +151,8 @@ class MultiLabelPosterior(Clustering, Posterior):
 
             logit p_c = mixture (logit psi_c(x) - logit base_c) + logit s_c(x)
 
-        1, the value of a fit, is Bayes' rule for views that are independent given a label. Two views of the same x are
-        hardly independent: on held-out rows 0.1 to 0.5 is often better. With 0 only the classifiers count.
+        The value 1, that of every fit, is Bayes' rule for views that are independent given a label. Two views of the
+        same x are hardly independent: on held-out rows 0.1 to 0.5 is often better. With 0 only the classifiers count.
 
         Raises
         ------

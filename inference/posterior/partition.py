@@ -42,7 +42,7 @@ from .stacking import stack_draws, stacks
 
 
 class PartitionPosterior(ScorePrediction, Clustering, Posterior):
-    """A fitted model of partitions.
+    """A fitted mixture: the posterior of `DPM`, `InfiniteSVM` or `DDPM`.
 
     `samples` holds S draws: the names of a `PartitionDraw`, [S, ...] each, and the prior's hyperparameters, such as
     `concentration` [S]. Components beyond a draw's own have log weight -inf.
@@ -103,8 +103,9 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
     def log_likelihood(self, X: Any, y: Any = None) -> Any:
         """log p(x_n | draw) [S, N] of rows under each draw, components summed out: what loo and waic take.
 
-        With y, whose loss has to be a likelihood of labels, log p(x_n, y_n | draw); of a label that is missing that of
-        x alone. Of draws that leave parameters open (Gibbs and SVI) p is the predictive density under the draw.
+        With y it is log p(x_n, y_n | draw), which needs a loss that is a likelihood of labels; where a label is
+        missing, log p(x_n | draw). If draws hold distributions of the parameters (Gibbs and SVI), p is the predictive
+        density under the draw.
         """
         rows = self.checked(X)
         if "centers" in self.samples:
@@ -133,8 +134,8 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
 
         A row has a draw g at random, a component of it by its weight, x ~ p(x | component) and y by the component's own
         scores: x has the density of `log_predictive_density` and, with a loss that is a likelihood, y given x the
-        probabilities of `predict_proba`. A component not yet seen has score 0. Margin factors do not count for x.
-        `assignments` are labels 0..K-1 of the representative draw, K for what it does not have.
+        probabilities of `predict_proba`. In a new component the score is 0. Margin factors do not count for x.
+        `assignments` are components 0..K-1 of the representative draw; K stands for all others.
 
         Parameters
         ----------
@@ -161,14 +162,15 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         """Distance of the predictive distribution from rows X [N, D] in the space of a kernel, and a test that it is 0.
 
         Do not use the rows of the fit: the distribution is nearer to these than to others. Margin factors do not count.
-        The distance uses at most 1,000 components, drawn at random if the posterior has more or leaves parameters open.
+        The distance uses at most 1,000 components, drawn at random if the posterior has more, or has distributions of
+        their parameters.
 
         Parameters
         ----------
         rkhs : a kernel such as `RBFKernel`; None: as in `HilbertEmbedding`. Defaults of the kernel, such as the
             bandwidth, come from X, and for the test from all rows that are permuted
-        num_draws : rows drawn from the predictive distribution, which the test permutes with those of X (with 2,000 of
-            them at random, if X has more); None: as many as it takes of X
+        num_draws : number of rows drawn from the predictive distribution, which the test permutes with rows of X (2,000
+            of these at random, if X has more); None: as many as the test takes of X
         num_permutations : of the test
         seed : of draws and permutations
         """
@@ -180,7 +182,7 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
 
             W_k = w_k exp(-D(x, mu_k) / temperature)
 
-        with the shares w_k of the components and the divergence D of the likelihood. Labels of components stay.
+        with the shares w_k of the components and the divergence D of the likelihood. Components keep their numbers.
 
         Parameters
         ----------
@@ -200,11 +202,11 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         return self.replace(samples=samples)
 
     def with_slope(self, slope: float) -> Self:
-        """The same posterior, whose `predict_proba` is softmax(slope scores), of two classes sigma(slope score).
+        """The same posterior, with `predict_proba` = softmax(slope scores), or sigma(slope score) for two classes.
 
         Parameters
         ----------
-        slope : positive; such as `ClassifierCV` finds on rows held out
+        slope : positive; `ClassifierCV` finds it on held-out rows
 
         Raises
         ------

@@ -59,7 +59,7 @@ class ScorePrediction:
         return like(self._decision(self.checked(X)), X)
 
     def predict(self, X: Any) -> Any:
-        """Labels [N] of the largest `predict_proba`, in the user's values; posterior mean targets; tasks [N, M]."""
+        """Labels [N] of the largest `predict_proba`, as in the y of the fit, or mean real targets; [N, M] of tasks."""
         rows = self.checked(X)
         return like(self.coding.choose(self._decision(rows)), X)
 
@@ -106,14 +106,14 @@ class ScorePrediction:
         return labels[draw_categorical(probabilities.log(), uniforms((len(mean),), generator))]
 
     def predict_left_out(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
-        """As `predict` for the rows [N, D] of the fit, each by a fit without it where that is cheap; else `predict`.
+        """Leave-one-out predictions for the rows [N, D] of the fit where these are cheap, else as `predict`.
 
-        y [N] and the weights [N] are those of the fit. It is cheap for real targets of a mixture by `SmallVariance`.
+        y [N] and the weights [N] are those of the fit. They are cheap for real targets of a mixture by `SmallVariance`.
         """
         return self.predict(X)
 
     def score_std(self, X: Any) -> Any:
-        """Standard deviations [N, C] of the scores, [N] of a single real one: over draws, components and q(eta).
+        """Standard deviations [N, C] of the scores, or [N] for one real target: over draws, components and q(eta).
 
             Var f = sum_g sum_k W_k^g (Var f_k^g + (f_k^g)^2) / sum_g sum_k W_k^g - (E f)^2
 

@@ -69,7 +69,7 @@ class SequencePosterior(Clustering, Posterior):
         return like(markov.filter_states(*chain, sizes)[0], X)
 
     def predict_state(self, X: Any, lengths: Any = None, *, discriminative: bool | None = None) -> Any:
-        """p(the state after the last step) [B, K + 1] of every sequence, a state not yet seen last."""
+        """p(the state after the last step) [B, K + 1] of each of B sequences; the last column is a new state."""
         chain, sizes = self._chain(X, lengths, self.representative, discriminative=discriminative)
         last = torch.tensor(sizes, device=chain[0].device).cumsum(0) - 1
         filtered = markov.filter_states(*chain, sizes)[0][last]
@@ -98,10 +98,10 @@ class SequencePosterior(Clustering, Posterior):
     ) -> NewData:
         """Independent new sequences of `num_steps` each, one after another in X [N, D], with their states.
 
-        A sequence has a draw g at random and goes along its expected transitions, also to the states not yet seen,
-        which are one more; the parameters of each state are drawn anew for every sequence. Margin factors do not count.
-        `assignments` are labels 0..K-1 of the representative draw, K for states that it does not have. To go on from
-        rows, and with `lags`, use `simulate`.
+        A sequence has a draw g at random and follows its expected transitions; all states not yet seen are one further
+        state. The parameters of each state are drawn anew for every sequence. Margin factors do not count.
+        `assignments` are states 0..K-1 of the representative draw; K stands for all others. To continue given rows, and
+        with `lags`, use `simulate`.
 
         Parameters
         ----------
@@ -144,8 +144,8 @@ class SequencePosterior(Clustering, Posterior):
 
         Parameters
         ----------
-        given : rows [M, D] of a sequence that the new ones go on from; None: they start as sequences do, which a model
-            with `lags` knows nothing of
+        given : rows [M, D] of a sequence that the new ones continue; None: they start as sequences do, which a model
+            with `lags` does not describe
         """
         num_steps, num_sequences = (
             read("num_steps", num_steps, Whole(1)),

@@ -47,7 +47,8 @@ class TopicPosterior(ScorePrediction, Posterior):
         """Expected topic proportions E theta [N, K] of documents X [N, V], averaged over the draws.
 
         Topics of all draws are matched with those of the representative one, see `matches`. A document without tokens
-        has those of the prior, 1 / K each; one with new words only has the topics with most probability for new words.
+        has the proportions of the prior, 1 / K each; a document with new words only has the topics that give new words
+        most probability.
         """
         rows = self.checked(X)
         return like(torch.cat([self._proportions(part) for part in chunks(rows)]), X)

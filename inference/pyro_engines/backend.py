@@ -70,7 +70,7 @@ class NUTS(Backend):
     num_chains : independent chains
     max_tree_depth : a step takes at most 2^depth gradients
     seed : of the random generator
-    num_jobs : processes that the chains run in, as in `Gibbs`; None: as many as there are cores, once it pays
+    num_jobs : processes that the chains run in, as in `Gibbs`; None: one for each core, if that saves time
     progress : whether to show a bar; None: on a terminal only
     """
 

@@ -42,12 +42,12 @@ class SmallVariance(Backend):
     scale : weight of the divergence relative to the margin loss; the smaller, the more the labels decide the
         components. "auto": 3 if components have classifiers of classes and 30 if features have classifiers, since only
         the divergence assigns a new row; else 1
-    num_components : number of components for which the penalty is chosen if it is None; the fit may find another.
-        "auto": 8; if components have classifiers of classes, one component for every 15 rows per weight of a
+    num_components : number of components for which the penalty is chosen if it is None; the fit may find a different
+        number. "auto": 8; if components have classifiers of classes, one component for every 15 rows per weight of a
         classifier, at least 8 and at most 16
     tolerance : stop once a sweep lowers L by no more than this fraction (the paper's rule), moves no more than this
         fraction of the points, and no split or merge helps
-    max_steps : most sweeps of a restart
+    max_steps : largest number of sweeps of a restart
     num_restarts : number of descents; the posterior has the lowest one and its trace. The first descent starts from one
         component, or from `num_components` if the penalty is chosen for these and they cost less (if components repel,
         and for sequences, from the components of DP-means); the others start from any number of components around
@@ -57,14 +57,14 @@ class SmallVariance(Backend):
         posterior has the number
     init : "auto", or for mixtures whose components do not repel a Tensor [N] of labels, whose components the first
         descent starts from. If the penalty is None, it is then chosen so that no further components open
-    merge : try to merge components whenever the descent has settled
+    merge : whether to try to merge components when further sweeps change little
     creation : "joint": a component opens where that pays for all points that would join it, so that L gets low; a
-        sensible penalty then grows with the number of points. "single": only where it pays for one point alone, as in
-        DP-means as published, where the penalty is a squared distance times scale / 2; L stays higher, but it
-        finds small components beside large ones
+        sensible penalty then grows with the number of points. "single": a component opens only where that pays for one
+        point alone, as in DP-means as published, where the penalty is a squared distance times scale / 2; L stays
+        higher, but it finds small components beside large ones
     seed : of all randomness
-    num_jobs : processes that the restarts run in, as in `Gibbs`; None: as many as there are cores, once it pays
-    progress : a progress bar; None: on a terminal only
+    num_jobs : processes that the restarts run in, as in `Gibbs`; None: one for each core, if that saves time
+    progress : whether to show a bar; None: on a terminal only
 
     For `DPM` and `InfiniteSVM`, X may also be a source of rows (`rows_of`). It is read in passes, and the fit finds
     what it finds with the rows as a tensor. A sweep takes 3 passes, or 5 with classifiers; a sweep that looks for new

@@ -23,24 +23,21 @@ from .factors import SETTLED
 class SVI(Backend):
     """Mean-field variational inference of the truncated model: a local optimum of a lower bound of its log evidence.
 
-    For authors of kernels: states have `total_weight`, the number of rows or steps by which the tolerance is
-    multiplied, and modules have `stream(backend, model, source) -> (kernel, resolved model, its data)`.
-
     Parameters
     ----------
-    num_steps : sweeps over all points, or minibatch steps
-    batch_size : None for coordinate ascent on all points, whose ELBO never falls; else points drawn for each stochastic
-        step, whose recorded ELBO is a noisy estimate from the batch. Of several sequences: sequences drawn for each
-        step; of a single one: steps in the block that is drawn
-    tolerance : coordinate ascent stops when the ELBO rises by less than this many nats per point in a step; None:
-        never. Later rises are slow, or jumps after a plateau, and hardly change predictions
-    num_restarts : seeds to start from; the highest final ELBO is kept
+    num_steps : largest number of sweeps over all points, or the number of minibatch steps
+    batch_size : None: coordinate ascent on all points, whose ELBO never falls. Else the number of points that are drawn
+        for each stochastic step; the recorded ELBO is then a noisy estimate from the batch. With several sequences it
+        is a number of sequences, with a single one the length of a block of steps
+    tolerance : coordinate ascent stops when the ELBO rises by less than this many nats per point in a step; None: it
+        makes all steps. Later rises are slow, or jumps after a plateau, and hardly change predictions
+    num_restarts : number of runs from different seeds; the one with the highest final ELBO is kept
     delay, forgetting : stochastic steps start from coordinate ascent on about 5,000 rows; step t then has size
-        (t + delay + rows / batch rows)^-forgetting, delay >= 0, forgetting in (0.5, 1]; a block of a source that
-        is smaller than its largest one takes a step that is smaller in proportion
-    num_full_steps : the largest number of sweeps over all points at the end of a stochastic fit of a tensor (a fit to a
+        (t + delay + rows / batch rows)^-forgetting, delay >= 0, forgetting in (0.5, 1]. A block of a source that is
+        smaller than the largest block takes a proportionally smaller step
+    num_full_steps : the largest number of sweeps over all points at the end of a stochastic fit to a tensor (a fit to a
         source of rows has none). Unless `tolerance` is None, they stop after a sweep that raises the ELBO by less than
-        0.01 nats per point, since predictions have settled by then
+        0.01 nats per point, since predictions hardly change after that
     rule : "gibbs": the expected loss, so that hyperplanes are learnt with their uncertainty. "averaging": the loss of
         the expected score, as first published, for InfiniteSVM, latent features, tasks and topics, and any convex loss
         with a conjugate, `CrammerSinger` too. Its hyperplanes are those of an SVM, a mean without a spread; the trace
@@ -49,7 +46,7 @@ class SVI(Backend):
         `posterior.samples["duality_gap"]` [1] bounds their distance from the optimum given all else, as a fraction of
         their objective (after stochastic steps alone there is none). For InfiniteSVM this rule takes no batch_size and
         no source of rows
-    num_jobs : processes that the restarts run in, as in `Gibbs`; None: as many as there are cores, once it pays
+    num_jobs : processes that the restarts run in, as in `Gibbs`; None: one for each core, if that saves time
     seed, progress : of the random stream; whether to show a bar (None: on a terminal)
 
     X may also be a source of rows (`rows_of`: arrays on disk, Parquet and Arrow files, functions), or a torch
@@ -64,6 +61,9 @@ class SVI(Backend):
     If a tensor has more than 2^24 rows times components (134 MB), responsibilities are not kept, except with
     rule="averaging" or coupled label sets: each step computes them again, chunk by chunk, and the posterior has the
     `assignments` alone.
+
+    For authors of kernels: states have `total_weight`, the number of rows or steps by which the tolerance is
+    multiplied, and modules have `stream(backend, model, source) -> (kernel, resolved model, its data)`.
 
     References
     ----------

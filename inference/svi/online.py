@@ -28,15 +28,15 @@ P = TypeVar("P", bound=Posterior)
 
 
 def continue_fit(posterior: P, X: Any, y: Any = None) -> P:
-    """The posterior after one more batch of rows X [n, D] and their y as in a fit, [n] or label sets [n, C].
+    """The posterior by `SVI` after a step on one more batch: rows X [n, D] and y as in `fit`, [n] or label sets [n, C].
 
-    What it says of rows, such as assignments, is of the batch. Defaults that came from the first rows stay.
+    Its values by row, such as assignments, are those of the batch. Defaults that were set from the first rows stay.
 
     Raises
     ------
     ValueError             unless the posterior is by `SVI`, of a mixture, of topics or of label sets, or if the batch
                            has other columns.
-    NotImplementedError    if its rule sees all rows at once.
+    NotImplementedError    if the `rule` of the backend needs all rows at once for this model.
     """
     backend = getattr(posterior, "backend", None)
     restored = _RESTORED.get(posterior.model.data_type) if isinstance(backend, SVI) else None

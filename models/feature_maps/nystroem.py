@@ -23,24 +23,23 @@ from .rbf import RBFFeatures
 
 @dataclass(eq=False)
 class Nystroem(RBFFeatures):
-    """Features of an RBF kernel at some rows: the kernel itself where these are all rows that there are.
+    """Nystroem features of an RBF kernel; the kernel is exact if all rows of the fit are landmarks.
 
-    Of a given number of features they are better than those of `RandomFourier`, since they know where the rows are
-    (docs/evidence). Rows are landmarks with equal chances, whatever their weights.
+    With equally many features they do better than `RandomFourier`, since landmarks lie where the rows are
+    (docs/evidence). Landmarks are drawn with equal probabilities, whatever the weights of the rows.
 
     Parameters
     ----------
-    num_features : landmarks, no more than rows to take them from
-    length_scale : of the kernel, in units of `scale`; None: (D / 2)^(1/2), scikit-learn's gamma="scale" where the
-        columns have one scale, and gamma = 1 / D of standardized ones where each has its own
-    seed : of the choice of the landmarks
+    num_features : number of landmarks; all rows if there are fewer
+    length_scale : of the kernel, in units of `scale`; None: (D / 2)^(1/2), which is scikit-learn's gamma="scale" if the
+        columns share a scale, and gamma = 1 / D of standardized columns if each has its own
+    seed : of the random choice of the landmarks
     intercept : value of the constant feature; 0 for none
-    common_scale : whether the columns keep their sizes beside one another, as those of images and principal components
-        should, or each is standardized by itself, as those in units of their own. None: they keep them unless a few
-        would drown the others: with variances v the effective number of columns (sum v)^2 / sum v^2 has to be at
-        least 2 and D / 10
-    loc, scale : numbers or [D]; None: means of the columns, and of `common_scale` the root of their mean variance, else
-        their standard deviations
+    common_scale : True: all columns share one scale, as those of images or principal components should; False: each
+        column is standardized, as columns in different units should be. None: True unless a few columns would dominate,
+        which is where the effective number of columns (sum v)^2 / sum v^2, of variances v, is below 2 or D / 10
+    loc, scale : numbers or [D]; None: the means of the columns, and their standard deviations, or with `common_scale`
+        the root of their mean variance
     landmarks : rows [P, D]; None: rows of the data
     root : K_ZZ^(-1/2) [P, P] of the landmarks; None: computed
     """

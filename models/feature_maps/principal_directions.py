@@ -25,10 +25,11 @@ class PrincipalDirections(FeatureMap):
 
     Parameters
     ----------
-    num_directions : the most directions; there are no more than rows to take them from
-    proportions : see x / sum(x), for counts
-    scaling : columns are divided by their standard deviations to this power before directions are looked for: 0 leaves
-        them, 1 standardizes, 1/2 (Pareto scaling) lets a rare word say more and noise not everything
+    num_directions : largest number of directions; there are never more than rows
+    proportions : use x / sum(x) in place of x, for counts
+    scaling : before the directions are computed, columns are divided by their standard deviations to this power: 0
+        leaves them, 1 standardizes, 1/2 (Pareto scaling) is between the two: rare words count more, but noise does not
+        count fully
     intercept : value of the constant feature; 0 for hyperplanes through the mean of the data
     loc, axes : [D] and [D, P]; None: from the data
     """

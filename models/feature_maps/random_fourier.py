@@ -25,13 +25,13 @@ from .rbf import RBFFeatures
 
 @dataclass(eq=False)
 class RandomFourier(RBFFeatures):
-    """Random features of an RBF kernel, which do not depend on the rows but for the scales of their columns.
+    """Random Fourier features of an RBF kernel: of the rows they use only means and scales of the columns.
 
     Parameters
     ----------
-    num_features : 2 M, an even number; the kernel's error is about num_features^(-1/2)
+    num_features : 2 M, an even number; the error of the kernel is about num_features^(-1/2)
     length_scale, intercept, common_scale, loc, scale : as in `Nystroem`
-    seed : of the frequencies
+    seed : of the random frequencies
     frequencies : [D, M]; None: drawn from the seed
     """
 

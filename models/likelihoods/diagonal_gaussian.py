@@ -31,7 +31,7 @@ class DiagonalGaussian(ExponentialFamily):
     Parameters
     ----------
     loc : prior mean, a number or [D]; None: the mean of the data
-    mean_precision : k0 > 0, the weight of `loc` in rows; None: 0.05
+    mean_precision : k0 > 0, how many rows `loc` counts as; None: 0.05
     shape : a0 > 0; None: 2, so that the expected variance of a component is `rate`
     rate : b0 > 0, a number or [D]; None: a quarter of the column variances
     """

@@ -33,9 +33,9 @@ class FullGaussian(ExponentialFamily):
     Parameters
     ----------
     loc : prior mean, a number or [D]; None: the mean of the data
-    mean_precision : k0 > 0, the weight of `loc` in rows; None: 0.05
+    mean_precision : k0 > 0, how many rows `loc` counts as; None: 0.05
     degrees_of_freedom : nu0 > D - 1, the weight of the expected covariance `scale` / (nu0 - D - 1) of a component.
-        None: D + max(2, D / 2), since with D + 2 and many columns there are many components of a few rows each
+        None: D + max(2, D / 2), since D + 2 gives many components of a few rows each if there are many columns
         (docs/choices); but D + 2 if `scale` is given, which is then the expected covariance
     scale : Psi0, a positive number or [D] for a diagonal, or [D, D] positive definite. None: a diagonal, such that half
         the column variances are expected; this also works if there are fewer rows than columns

@@ -38,7 +38,8 @@ class AllThresholds(Loss):
 
         precision = sum_l o_l,    shift = sum_l (h_l + o_l b_l)
 
-    for a draw, an expectation and a majorizer alike. `Ordinal` takes this loss for a binary one.
+    for a draw, an expectation and a majorizer alike. The target `Ordinal` turns the binary loss of a model into this
+    loss.
 
     Parameters
     ----------

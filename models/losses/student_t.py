@@ -25,8 +25,8 @@ class StudentT(Loss):
     Parameters
     ----------
     df : d > 0, degrees of freedom; the fewer, the less an outlier counts
-    scale : s > 0, scale of the errors; not far below a hundredth of the prior deviation of a score, the step of the
-        numerical integrals
+    scale : s > 0, scale of the errors. It should not be far below a hundredth of the prior standard deviation of a
+        score, since numerical integrals over scores take steps of that size
     """
 
     df: Positive = 4.0

@@ -24,7 +24,7 @@ from .sticks import expected_log_sticks, log_beta
 
 @dataclass(eq=False)
 class BetaBernoulli(GammaConcentration, FeaturePrior):
-    """Independent features, each as likely as a draw from Beta(alpha / K, 1).
+    """K independent binary features: a row has feature k with probability pi_k ~ Beta(alpha / K, 1).
 
     Parameters
     ----------

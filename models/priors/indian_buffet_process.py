@@ -26,7 +26,7 @@ from .sticks import expected_log_sticks, log_beta
 
 @dataclass(eq=False)
 class IndianBuffetProcess(GammaConcentration, FeaturePrior):
-    """Indian buffet process.
+    """Indian buffet process: a prior over binary features of rows, with no limit on the number of features.
 
     Parameters
     ----------

@@ -20,7 +20,7 @@ from .base import Hyper, PartitionPrior, gamma_law
 
 @dataclass(eq=False)
 class PitmanYor(PartitionPrior):
-    """Pitman-Yor process; discount 0 is the Dirichlet process.
+    """Pitman-Yor process: components grow in number like N^discount; with discount 0 it is the Dirichlet process.
 
     Parameters
     ----------
