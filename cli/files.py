@@ -59,7 +59,7 @@ def output_folder(path: str) -> Path:
     """The output folder, created before the work so that a bad path fails early."""
     folder = Path(path)
     if path == "-":
-        raise CommandError("--out names a folder, and '-' is none: it is for tables and --output.")
+        raise CommandError("--out names a folder, which '-' does not; '-' is for tables and --output.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

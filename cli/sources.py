@@ -115,7 +115,7 @@ class ColumnSource(Source):
         with self._readable():
             most = max(_LEAST_BOUND, _MOST_INFLATION * self.size)
             if (self.span.stop - self.span.start) * len(names) > most:
-                raise CommandError(f"{self.path!r} holds over {most:,} cells, more than its size is good for.")
+                raise CommandError(f"{self.path!r} holds over {most:,} cells, more than a file of its size can hold.")
             yield from batches(self._dataset, names)
 
     @cached_property

@@ -105,7 +105,7 @@ def _loss_weights(given: Any, backend: Weighing, model: Model, X: Rows) -> Tenso
     if not weighs_losses(backend, model):
         raise ValueError(
             f"{type(backend).__name__} of {type(model).__name__} takes no loss_weight: a mixture with classifiers "
-            'does, by SVI(rule="gibbs"). Leave it out, or pass sample_weight, by which rows count as so many.'
+            'does, by SVI(rule="gibbs"). Leave it out, or pass sample_weight, which repeats rows.'
         )
     found = as_weights(given, X, "loss_weight")
     return None if bool((found == 1).all()) else found

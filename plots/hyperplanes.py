@@ -28,7 +28,7 @@ def plot_hyperplanes(posterior: PartitionPosterior, X: Any, ax: Axes | None = No
     if rows.shape[1] != 2:
         raise ValueError(f"X has shape {rows.shape}; hyperplanes are drawn in the plane: expected [N, 2].")
     if not posterior.model.repels:
-        raise ValueError(f"The components of {type(posterior.model).__name__} have no hyperplanes that part them.")
+        raise ValueError(f"The components of {type(posterior.model).__name__} have no hyperplanes that separate them.")
     labels = posterior.samples["assignments"][posterior.representative].cpu()
     if len(labels) != len(rows):
         raise ValueError(f"X has {len(rows)} rows; expected the {len(labels)} training points.")

@@ -49,7 +49,7 @@ def check(backend: Gibbs, model: MultiTaskInfiniteLatentSVM) -> None:
     """Raise ValueError on a scan, or an `init`, that projections do not support."""
     backend.require_scan(model, "auto", "blocked")
     if isinstance(backend.init, Tensor):
-        raise ValueError(f"init has labels of points, which {type(model).__name__} has not: leave it out.")
+        raise ValueError(f"init has labels of points, but {type(model).__name__} has no components: leave it out.")
 
 
 def alone(backend: Gibbs, model: MultiTaskInfiniteLatentSVM) -> str:

@@ -94,8 +94,8 @@ def counts_hyperplanes(model: Model, discriminative: bool | None) -> bool:
     part: bool = model.repels
     if discriminative and not part:
         raise ValueError(
-            f"discriminative is True, but the components of {type(model).__name__} have no hyperplanes that part them. "
-            "Leave it out."
+            f"discriminative is True, but the components of {type(model).__name__} have no hyperplanes that separate "
+            "them. Leave it out."
         )
     return part if discriminative is None else discriminative
 

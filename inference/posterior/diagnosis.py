@@ -225,7 +225,7 @@ def _of_one_draw(trace: Any) -> str:
     final = trace.final
     ends = f" {len(final)} restarts ended at {trace.name} {final.min():.6g} to {final.max():.6g}." * (len(final) > 1)
     return (
-        f"a single optimum says nothing of others.{ends} Compare `trace.best` of other seeds, or use "
+        f"a single optimum says nothing about others.{ends} Compare `trace.best` of other seeds, or use "
         "Gibbs(num_chains=4)."
     )
 

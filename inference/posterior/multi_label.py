@@ -192,7 +192,7 @@ class MultiLabelPosterior(Clustering, Posterior):
             totals are not modelled.
         """
         if counts_labels(self.model):
-            raise NotImplementedError("Labels that are counts have no law of their totals, so none are drawn.")
+            raise NotImplementedError("The totals of labels that are counts are not modelled, so none are drawn.")
         X, draws, own, own_stream = mixture_rows(self.model, self.samples, num_rows, totals, generator)
         labels, targets = torch.empty_like(own), list[tuple[Tensor, Tensor]]()
         for g, rows in by_draw(draws):

@@ -42,15 +42,18 @@ def continue_fit(posterior: P, X: Any, y: Any = None) -> P:
     restored = _RESTORED.get(posterior.model.data_type) if isinstance(backend, SVI) else None
     if not isinstance(backend, SVI) or restored is None or "num_seen" not in posterior.samples:
         raise ValueError(
-            f"posterior is {shown(posterior)}, which cannot go on with another batch; those of mixtures, topics and "
-            "BNMC by SVI() can."
+            f"posterior is {shown(posterior)}, which cannot continue with another batch; posteriors of mixtures, "
+            "topics and BNMC by SVI() can."
         )
     rows: Any = posterior
     X = rows.checked(X)
     model = posterior.model.accepting(X, y) if posterior.model.data_type is LabelData else posterior.model
     data, steps = model.data(X, y), backend.module_of(model).of(backend, model)
     if steps.stochastic is None:
-        raise NotImplementedError(f"SVI(rule={backend.rule!r}) of {type(model).__name__} sees all points at once.")
+        raise NotImplementedError(
+            f"SVI(rule={backend.rule!r}) of {type(model).__name__} needs all points at once, so it cannot continue "
+            "with a batch. Fit all rows again."
+        )
     kept = posterior.draw(0)
     seen = float(kept["num_seen"]) + data.num_data
     scale = seen / data.num_data

@@ -74,8 +74,8 @@ class Likelihood(Config, ABC):
         ValueError    unless the family is conditional on columns.
         """
         raise ValueError(
-            f"likelihood is {type(self).__name__}, a law of whole rows; lags need one of a row given those before it, "
-            "such as LinearRegression()."
+            f"likelihood is {type(self).__name__}, a distribution of whole rows; lags need a distribution of a row "
+            "given earlier rows, such as LinearRegression()."
         )
 
     def prior(self) -> Tensor:

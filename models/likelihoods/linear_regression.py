@@ -275,7 +275,7 @@ class _Regression(dist.TorchDistribution):
 
     def sample(self, sample_shape: _size = torch.Size()) -> Tensor:
         raise NotImplementedError(
-            "LinearRegression has no law of the columns that are given, so no rows can be drawn from it. Draw the "
+            "LinearRegression does not model the columns that are given, so no rows can be drawn from it. Draw the "
             "others with `response`, or use FullGaussian for all columns."
         )
 

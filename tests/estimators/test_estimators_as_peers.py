@@ -296,7 +296,7 @@ def test_only_what_streams_goes_on(blobs):
         assert hasattr(estimator, "partial_fit")
     averaged = Classifier(inference=SVI(rule="averaging", num_steps=3))
     averaged.partial_fit(blobs, np.arange(90) % 2)
-    with pytest.raises(NotImplementedError, match="sees all points at once"):
+    with pytest.raises(NotImplementedError, match="needs all points at once"):
         averaged.partial_fit(blobs, np.arange(90) % 2)
 
 

@@ -162,7 +162,7 @@ def test_missing_values_and_draws_of_whole_rows_are_refused() -> None:
     with pytest.raises(ValueError, match="NaN"):
         SVI().fit(DPM(LinearRegression()), X)
     family = LinearRegression().resolve(reals(8))
-    with pytest.raises(NotImplementedError, match="no law of the columns that are given"):
+    with pytest.raises(NotImplementedError, match="does not model the columns that are given"):
         family.distribution(family.draw(family.prior().unsqueeze(0), torch.Generator())).sample()
 
 
@@ -464,7 +464,7 @@ def test_two_lags_are_the_latest_first(fitted) -> None:
 
 def test_lags_need_a_family_of_rows_given_others_and_long_sequences() -> None:
     X = reals(8, 2)
-    with pytest.raises(ValueError, match="likelihood is DiagonalGaussian, a law of whole rows; lags need"):
+    with pytest.raises(ValueError, match="likelihood is DiagonalGaussian, a distribution of whole rows; lags need"):
         SVI().fit(IHMM(DiagonalGaussian(), lags=1), X)
     with pytest.raises(ValueError, match="lags give 2 columns"):
         SVI().fit(IHMM(LinearRegression(1), lags=1), X)

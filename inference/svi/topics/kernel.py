@@ -229,7 +229,7 @@ def require_fixed(model: TopicModel) -> None:
     prior = model.prior
     if prior.document_concentration_prior is not None or prior.topic_concentration_prior is not None:
         raise NotImplementedError(
-            "SVI has no law of the concentrations of topics: leave document_concentration_prior and "
+            "SVI keeps the concentrations of topics fixed: leave document_concentration_prior and "
             "topic_concentration_prior out, or use Gibbs, which draws them."
         )
 

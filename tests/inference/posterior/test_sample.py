@@ -269,7 +269,7 @@ def test_what_has_no_density_is_not_drawn() -> None:
     with pytest.raises(NotImplementedError, match="no density"):
         SmallVariance(max_steps=2, num_restarts=1).fit(LatentFeatureModel(truncation=3), bars.X).sample(2)
     counted = SVI(num_steps=2).fit(BNMC(joint="multinomial", truncation=2), X, torch.ones(len(X), 2))
-    with pytest.raises(NotImplementedError, match="no law of their totals"):
+    with pytest.raises(NotImplementedError, match="totals of labels that are counts are not modelled"):
         counted.sample(2)
     with pytest.raises(ValueError, match="totals is None"):
         SVI(num_steps=2).fit(LDA(num_topics=2), torch.ones(4, 3)).sample(2, totals=None)

@@ -167,7 +167,7 @@ def test_hyperplanes_count_unless_told_otherwise() -> None:
         assert torch.equal(by_default, with_them)
         if method != "assign":
             assert not torch.allclose(by_default, without)
-        with pytest.raises(ValueError, match="no hyperplanes that part them"):
+        with pytest.raises(ValueError, match="no hyperplanes that separate them"):
             getattr(plain, method)(X, LENGTHS, discriminative=True)
 
 
@@ -460,7 +460,7 @@ def test_clusters_of_new_points_with_and_without_hyperplanes(backend, loss) -> N
 def test_components_that_do_not_repel_have_no_hyperplanes_to_ask() -> None:
     for model, labels in ((DPM(), None), (InfiniteSVM(), [0, 1, 0, 1, 1])):
         posterior = SVI(num_steps=2).fit(model, X[:-1].numpy(), labels)
-        with pytest.raises(ValueError, match="no hyperplanes that part them"):
+        with pytest.raises(ValueError, match="no hyperplanes that separate them"):
             posterior.assign(X[:-1].numpy(), discriminative=True)
 
 

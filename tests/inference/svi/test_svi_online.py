@@ -59,9 +59,9 @@ def test_a_posterior_goes_on_as_its_state_would(name: str, tmp_path: Path) -> No
 
 
 def test_draws_states_and_averaged_mixtures_do_not_go_on() -> None:
-    with pytest.raises(ValueError, match="cannot go on with another batch; those of mixtures, topics and BNMC"):
+    with pytest.raises(ValueError, match="cannot continue with another batch; posteriors of mixtures, topics and BNMC"):
         continue_fit(SVI(num_steps=2).fit(IHMM(truncation=3), X), X)
-    with pytest.raises(NotImplementedError, match="sees all points at once"):
+    with pytest.raises(NotImplementedError, match="needs all points at once"):
         continue_fit(SVI(num_steps=2, rule="averaging").fit(InfiniteSVM(truncation=3), X, Y), X, Y)
-    with pytest.raises(ValueError, match="cannot go on"):
+    with pytest.raises(ValueError, match="cannot continue"):
         continue_fit(Gibbs(1, 1).fit(BNMC(), X, LABELS), X, LABELS)
