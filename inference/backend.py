@@ -83,7 +83,7 @@ class Backend(Config):
     A subclass has its options as fields, a `schedule`, and `results`. Its table `kernels` says which models it serves:
     each `register` adds the kernel of one more structure. Its `kind` says what a fit gives, and what can be checked:
 
-    "draws"        draws whose law is the posterior's in the long run
+    "draws"        draws whose distribution tends to the posterior
     "bound"        one state, whose value never falls and stays below the log evidence
     "objective"    one state, whose value never rises
     "estimate"     anything else: its value is noisy, or approaches nothing that is exact

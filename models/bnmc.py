@@ -197,7 +197,7 @@ class BNMC(Model):
     def program(self, data: LabelData) -> None:
         """The Pyro program of a resolved model.
 
-        Sites: the prior's hyperparameters that have a law, `sticks` [T-1], parameters of both families [T, ...]
+        Sites: the prior's hyperparameters that are random, `sticks` [T-1], parameters of both families [T, ...]
         (`_0` after the names of those of x, `_1` of y), `weights` [P, C], `assignments` [N] (enumerable in parallel),
         `X` (observed, x and y), and the factor `margin`. In a coupled joint `X` is x alone, and `Y` is observed.
         """

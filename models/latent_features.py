@@ -119,7 +119,7 @@ class FeatureModel(Model):
     def program(self, data: FeatureData) -> None:
         """The Pyro program of a resolved model.
 
-        Sites: the hyperparameters of prior and likelihood that have a law, `sticks` [K] (or `probabilities`),
+        Sites: the hyperparameters of prior and likelihood that are random, `sticks` [K] (or `probabilities`),
         `loadings` [K, D], `weights` [K + P, C], `features` [N, K] (enumerable in parallel), `X` (observed), and
         the factor `margin`.
         """

@@ -30,7 +30,7 @@ class LDA(TopicModel):
 
     Parameters
     ----------
-    prior : Dirichlet laws of topics and documents
+    prior : Dirichlet priors of topics and documents
     num_topics : K >= 1
     num_features : size V of the vocabulary; None: that of the data
 
@@ -53,7 +53,7 @@ class MedLDA(Labelled, TopicModel):
 
     Parameters
     ----------
-    prior : Dirichlet laws of topics and documents
+    prior : Dirichlet priors of topics and documents
     loss : margin loss. A binary loss is used one-versus-rest when there are more than two classes
     weight_scale : nu > 0, prior standard deviation of the weights eta of the topics
     num_topics : K >= 1; each class needs some topics of its own

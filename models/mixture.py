@@ -37,7 +37,7 @@ class Mixture(Model):
     def program(self, data: Data) -> None:
         """The Pyro program of a resolved model.
 
-        Sites: the prior's hyperparameters that have a law, `sticks` [T-1], the family's own parameters [T, ...],
+        Sites: the prior's hyperparameters that are random, `sticks` [T-1], the family's own parameters [T, ...],
         `weights` [T, P, C], `assignments` [N] (enumerable in parallel), `X` (observed), and the factors `margin` and,
         in a model whose components repel, `rejection`.
         """

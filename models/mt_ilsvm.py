@@ -150,9 +150,9 @@ class MultiTaskInfiniteLatentSVM(Model):
     def program(self, data: TaskData) -> None:
         """The Pyro program of a resolved model.
 
-        Sites: the hyperparameters of the prior that have a law, `sticks` [K] (or `probabilities`), `weights`
-        [K + P, M], `features` [D, K], the factor `margin` [N]; with a likelihood also its hyperparameters that have a
-        law, `loadings` [N, K] and `X` (observed).
+        Sites: the hyperparameters of the prior that are random, `sticks` [K] (or `probabilities`), `weights`
+        [K + P, M], `features` [D, K], the factor `margin` [N]; with a likelihood also its random hyperparameters,
+        `loadings` [N, K] and `X` (observed).
         """
         X, K = data.X, self.truncation
         pi = self.prior.probabilities(self.prior.sample(X), K)

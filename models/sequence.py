@@ -152,7 +152,7 @@ class StateSpace(Model):
     def program(self, data: Sequences) -> None:
         """The Pyro program of a resolved model, state sequences summed out.
 
-        Sites: the prior's (`concentration` and `top_concentration` where they have a law, `sticks` [T-1],
+        Sites: the prior's (`concentration` and `top_concentration` where they are random, `sticks` [T-1],
         `transitions` [T + 1, T], last row: where sequences start), the family's own parameters [T, ...], `weights`
         [T, P, C], and the factors `paths` (log density of the observations) and, where states repel, `rejection`.
         """

@@ -127,7 +127,7 @@ class TopicModel(Model):
     def program(self, data: TopicData) -> None:
         """The Pyro program of a resolved model.
 
-        Sites: the prior's hyperparameters that have a law, `topics` [K, V], `weights` [K, C], `proportions` [N, K],
+        Sites: the prior's hyperparameters that are random, `topics` [K, V], `weights` [K, C], `proportions` [N, K],
         `assignments` [M] and `words` [M] (observed) of the tokens, and the factor `margin` [N]. All tokens of a
         document meet in its factor, so they cannot be enumerated one by one.
         """

@@ -28,7 +28,7 @@ def topic_posterior(model: TopicModel, X: Any, y: Any = None) -> dict[Labels, fl
 
     Raises
     ------
-    ValueError    if there are too many, or if the prior's hyperparameters have laws.
+    ValueError    if there are too many, or if hyperparameters of the prior are random.
     """
     log_weights = topic_log_weights(model, X, y)
     probabilities = torch.tensor(list(log_weights.values()), dtype=torch.float64).softmax(0).tolist()

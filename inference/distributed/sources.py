@@ -22,7 +22,8 @@ Block = tuple[Any, Any]
 class RowSource(ABC):
     """Rows that are read anew at each use, the same ones in each pass (a shuffled order may change).
 
-    Derive from it for rows of any other kind: a fit asks for `blocks` and `outline`, which follows from them.
+    For rows of any other kind, derive a class from it and write `blocks`; a fit also asks for `outline`, which follows
+    from `blocks`.
     """
 
     name: str  # for messages
@@ -39,7 +40,7 @@ class RowSource(ABC):
         return None
 
     def reads(self, path: Path) -> bool:
-        """Whether a file that is written at this path, without links, would change the rows."""
+        """Whether writing a file at this path (links resolved) would change the rows."""
         return False
 
     def named(self, columns: list[str]) -> RowSource:
@@ -53,7 +54,7 @@ class RowSource(ABC):
 
     @abstractmethod
     def blocks(self, size: int) -> Iterator[Block]:
-        """All rows, `size` at a time and the last ones fewer; in blocks of their own where they come in such."""
+        """All rows in blocks of `size`, the last one smaller; a source that comes in its own blocks keeps these."""
 
     def outline(self, size: int) -> Iterator[tuple[int, Any]]:
         """The number of rows of each block, and their y alone: read by itself where that is quicker."""

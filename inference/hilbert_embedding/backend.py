@@ -73,16 +73,17 @@ class HilbertEmbedding(Backend):
         multinomial counts, `FourierKernel()` of any other family
     components : "data": fitted to groups of rows around T seeds that are far apart; "prior": draws from the prior, as
         in the theory, of which many are needed with more than a few columns; a posterior of the same family: the
-        components of its representative draw, at their expected parameters, or if it has centres only, of its groups of
-        rows; labels [N] of groups of rows; or parameters by name, [T, ...] each
+        components of its representative draw at their expected parameters, or, if it only has centres, components
+        fitted to its groups of rows; labels [N] of groups of rows; or parameters by name, [T, ...] each
     truncation : T; None: all components that are given, else the least T for which the expected squared error of the
         truncation is at most `truncation_error` (see `truncation_error.expected_error`)
     truncation_error : in units of the largest k(x, x); used if `truncation` is None
     ridge : weight of |pi - pi0|^2 / 2, in units of the largest S_jj
     shrink_to : pi0; "uniform": the same for all, as in the paper, or "prior": the expected weights of sticks 1..T under
         the prior, which depend on the concentration. Components that have sizes are then sorted, largest first
-    tolerance : the gap at which to stop, in units of the largest S_jj: the objective is then within it of the optimum
-    max_steps : most sweeps of the solver
+    tolerance : the gap at which to stop, in units of the largest S_jj; the objective is then at most this far above the
+        optimum
+    max_steps : largest number of sweeps of the solver
     seed : of the draws from the prior, or of the seeds
     progress : whether to show a bar; None: on a terminal only
 

@@ -14,7 +14,7 @@ from ..running.files import require_entries
 
 @dataclass(frozen=True)
 class Trace:
-    """Log joint, ELBO or objective after every step, with the seconds it took to get there."""
+    """Log joint, ELBO or objective (`values`) after every step, and the seconds until then, [chains, steps] each."""
 
     name: str
     values: Tensor  # [chains, steps] float64, NaN after a chain's last step

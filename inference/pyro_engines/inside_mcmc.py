@@ -32,7 +32,7 @@ from .parts import GibbsSites, Part
 
 
 class PyroGibbs(MCMCKernel):
-    """A kernel for `pyro.infer.MCMC`: blocked Gibbs for the models of ours that a program calls, NUTS for all else.
+    """A kernel for `pyro.infer.MCMC`: blocked Gibbs for the regbayes models that a program calls, NUTS for other sites.
 
     The program may be a model itself. Its other sites may transform the rows and targets that a model is called on, or
     be parameters of its likelihood; two models need a `pyro.contrib.autoname.scope` each. Assignments [N] are kept as
@@ -41,11 +41,11 @@ class PyroGibbs(MCMCKernel):
     Parameters
     ----------
     program : callable, called on the arguments of `MCMC.run`
-    rest : from a program to a kernel of its other sites: `NUTS`, `HMC`, or `functools.partial` of one with options
+    rest : makes the kernel of the other sites from a program: `NUTS`, `HMC`, or `functools.partial` of one with options
     num_sweeps : of Gibbs in each transition, which cost little beside a step of NUTS
     split_merge : as in `Gibbs`
-    seed : of the sweeps, which leave Pyro's global stream alone. The stream of a chain follows from this seed, that of
-        the global stream, which `MCMC` makes another one in each process, and the number of chains before it
+    seed : of the sweeps, which do not use Pyro's global random stream. The stream of a chain depends on this seed, on
+        the seed of the global stream (`MCMC` sets a different one in each process), and on the number of earlier chains
 
     Raises
     ------
