@@ -29,8 +29,9 @@ from .stacking import stacks
 class FeaturePosterior(BinaryFeatures, ScorePrediction, Posterior):
     """A fitted model of latent binary features.
 
-    `samples` holds S draws: the names of a `FeatureDraw`, [S, ...] each, and the hyperparameters of prior and
-    likelihood, such as `concentration` and `noise_precision` [S]. Features beyond a draw's own have log odds -inf.
+    `samples` holds S draws: `features` [S, N, K] (bits; by SVI probabilities), their `loadings` [S, K, D], `log_odds`
+    [S, K] of having them (-inf beyond the features of a draw), `weights` [S, K, C] and `input_weights` [S, P, C] of the
+    classifiers, and hyperparameters such as `noise_precision` [S]. `FeatureDraw` has all names.
 
     The features of a new row come from its entries alone. Under each draw, coordinate ascent finds independent features
     with the largest bound (after small variance: bits with the least objective) from four starts: the prior, no

@@ -60,8 +60,8 @@ class HeldOut(NamedTuple):
 class MultiLabelPosterior(Clustering, Posterior):
     """A fitted model of rows and their label sets.
 
-    `samples` holds S draws: the names of a `LabelDraw`, [S, ...] each, and the prior's hyperparameters. Components
-    beyond a draw's own have log weight -inf.
+    `samples` holds S draws: `assignments`, `log_mixture`, `hyperparameters` and `centers` as in `PartitionPosterior`,
+    `label_hyperparameters` of the labels in each component, and `classifiers` [S, P, C]. `LabelDraw` has all names.
     """
 
     record = LabelDraw

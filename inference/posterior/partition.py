@@ -44,8 +44,11 @@ from .stacking import stack_draws, stacks
 class PartitionPosterior(ScorePrediction, Clustering, Posterior):
     """A fitted mixture: the posterior of `DPM`, `InfiniteSVM` or `DDPM`.
 
-    `samples` holds S draws: the names of a `PartitionDraw`, [S, ...] each, and the prior's hyperparameters, such as
-    `concentration` [S]. Components beyond a draw's own have log weight -inf.
+    `samples` holds S draws: `assignments` [S, N]; `log_mixture` [S, K + 1], log weights of the components, then of a
+    new one (-inf beyond the components of a draw); `weights` [S, K, P, C] of the classifiers; `hyperparameters` [S, K,
+    H] of the posterior of each component's parameters, or after small variance `centers` [S, K, Q] (`coordinates` of
+    the likelihood); hyperparameters of the prior, such as `concentration` [S]. `PartitionDraw` has all names;
+    `Clusterer` has means and covariances.
     """
 
     record = PartitionDraw

@@ -25,9 +25,10 @@ from .stacking import stacks
 class ProjectionPosterior(BinaryFeatures, ScorePrediction, Posterior):
     """A fitted model of M tasks that share a binary projection.
 
-    `samples` holds S draws: the names of a `ProjectionDraw`, [S, ...] each, and the hyperparameters of prior and
-    likelihood, such as `concentration` [S]. A score is linear in the row, f = eta^T [Z^T x; b], so that a new row needs
-    no inference. Scores are averaged over the draws, or sigma(f) if the loss is a likelihood of labels.
+    `samples` holds S draws: the projection `features` [S, D, K] (bits; by SVI probabilities), `weights` [S, K, M] and
+    `input_weights` [S, P, M] of the classifiers, and hyperparameters. `ProjectionDraw` has all names. A score is linear
+    in the row, f = eta^T [Z^T x; b], so that a new row needs no inference. Scores are averaged over the draws, or
+    sigma(f) if the loss is a likelihood of labels.
     """
 
     instead = "transform(X)"

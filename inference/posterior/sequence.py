@@ -39,8 +39,8 @@ from .stacking import stacks
 class SequencePosterior(Clustering, Posterior):
     """A fitted model of state sequences.
 
-    `samples` holds S draws: the names of a `SequenceDraw`, [S, ...] each, and the prior's hyperparameters, such as
-    `top_concentration` [S].
+    `samples` holds S draws: as in `PartitionPosterior`, with states for components, and `log_start` [S, K + 1] and
+    `log_transitions` [S, K, K + 1], the last column for all new states. `SequenceDraw` has all names.
 
     Methods take sequences as `fit` does: rows X [N, D] one sequence after another with their `lengths`; NaN rows are
     missing. Methods for states use the representative draw (see `partition`), which in a truncated model may also have

@@ -33,8 +33,9 @@ from .stacking import stacks
 class TopicPosterior(ScorePrediction, Posterior):
     """A fitted topic model.
 
-    `samples` holds S draws: the names of a `TopicDraw`, [S, ...] each. A draw has K V numbers: for many words and
-    topics keep few draws.
+    `samples` holds S draws: `topics` [S, K, V], their `weights` [S, K, C] in the scores, `topic_sizes` [S, K] in
+    tokens, and by Gibbs `assignments` [S, M] of the tokens. `TopicDraw` has all names. A draw has at least K V numbers:
+    for many words and topics keep few draws.
 
     A new document has no margin factor. Its expected counts come from the fixed point of `fold_in` for each draw, and
     its score is eta . zbar, averaged over the draws; 0 if it has no tokens.
