@@ -152,7 +152,7 @@ _COMPARE = _Command(
     {
         "--data": {
             "required": False,
-            "help": "table with a header row, - for standard input; default: made rows, three classes in nine clusters",
+            "help": "table with a header row, - for standard input; default: simulated, three classes in nine clusters",
         },
         "--target": {},
         "--drop": {},

@@ -49,7 +49,7 @@ def _made_problem() -> Problem:
 
     of_clusters = {"n_classes": 3, "n_clusters_per_class": 3, "class_sep": 2.0}
     X, y = make_classification(600, 4, n_informative=4, n_redundant=0, random_state=0, **of_clusters)
-    return Problem("made rows", "classification", [f"x{column}" for column in range(4)], X, y)
+    return Problem("simulated rows", "classification", [f"x{column}" for column in range(4)], X, y)
 
 
 def _check_options(options: argparse.Namespace) -> None:
