@@ -15,7 +15,6 @@ from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import Tags, check_consistent_length, column_or_1d
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.multiclass import check_classification_targets
 
 from ..inference import SVI, Backend, MultiLabelPosterior, ProjectionPosterior, TruncationWarning
 from ..inference.posterior.multi_label import HeldOut
@@ -35,7 +34,7 @@ from .base import NothingLearntWarning, PosteriorEstimator, goes_on
 from .label_folds import can_be_fitted, deal_rows, number_of_folds, taught
 from .label_sets import is_matrix, missing_labels, with_holes
 from .parts import require_units
-from .reading import named, read_classes, read_targets, require_classes
+from .reading import named, read_classes, read_targets, require_classes, require_labels
 from .rows import moments_of_tasks, sort_rows
 
 
@@ -241,7 +240,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
             labels = labels.toarray()
         missing = missing_labels(labels)
         known = labels[~missing] if missing.any() else labels
-        named("y", lambda: check_classification_targets(known))
+        require_labels(known)
         if first:
             self._matrix = is_matrix(labels, classes)
         return self._bits(labels, first) if self.has_matrix else self._classes(labels, classes)

@@ -20,7 +20,6 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.multiclass import check_classification_targets
 
 from ..inference import Backend, SmallVariance, TruncationWarning
 from ..inference.row_weights import weighs, weighs_losses
@@ -30,7 +29,7 @@ from .class_weights import class_weights, whole
 from .label_folds import can_be_fitted, number_of_folds
 from .parts import require_units
 from .paths import Rows
-from .reading import named, read_both, read_classes, require_classes
+from .reading import read_both, read_classes, require_classes, require_labels
 from .rows import SortedRows, deal, moments, sort_rows, splits_of
 from .slopes import likeliest_slope, log_probabilities
 from .streams import EncodedRows, classes_of, mean_squared_error, moments_of, source_of
@@ -187,7 +186,7 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
     ) -> Prepared:
         """What is fitted to what: the parts, rows, places of their labels in `classes_`, and weights."""
         rows, labels = read_both(self, lambda: self.fit_data(X), y)
-        named("y", lambda: check_classification_targets(labels))
+        require_labels(labels)
         weights = self.row_weights(sample_weight, rows)
         positive = np.ones(len(labels), dtype=bool) if weights is None else weights > 0
         counted = rows if positive.all() else rows[positive]

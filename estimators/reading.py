@@ -10,6 +10,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 from sklearn.utils import check_array
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, validate_data
 from torch import Tensor
 
@@ -106,6 +107,17 @@ def read_classes(classes: Any) -> NDArray[Any]:
             "needs at least two."
         )
     return found
+
+
+def require_labels(y: Any) -> None:
+    """Raise ValueError unless y [N] or [N, L], none of it missing, has labels, of one type."""
+    if y.dtype.kind == "O":
+        try:
+            np.unique(y)
+        except TypeError:  # text beside numbers
+            types = " and ".join(sorted({type(entry).__name__ for entry in y.flat}))
+            raise ValueError(f"y has labels of the types {types}; expected one: text, or numbers.") from None
+    named("y", lambda: check_classification_targets(y))
 
 
 def require_classes(classes: Any, known: NDArray[Any]) -> None:

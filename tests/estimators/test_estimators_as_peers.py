@@ -285,6 +285,14 @@ def test_classes_of_a_first_batch_are_a_list_of_labels(blobs, kind, classes):
         kind(inference=SVI(num_steps=2)).partial_fit(blobs, y, classes=classes)
 
 
+@pytest.mark.parametrize("kind", [Classifier, MultiLabelClassifier])
+def test_labels_of_several_types_are_refused_in_words(blobs, kind):
+    y = np.where(blobs[:, 0] > 4, "right", "left").astype(object)
+    y[0] = 1
+    with pytest.raises(ValueError, match=r"^y has labels of the types int and str; expected one"):
+        kind().fit(blobs, y)
+
+
 def test_only_what_streams_goes_on(blobs):
     for estimator in (
         Classifier(),
