@@ -298,10 +298,15 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "(total - drawn.sum(0)) / number": "total - drawn.sum(0)",
         "< after - before else present": "< 0 else present",
     },
+    ("inference/gibbs/_numba_topics.py", "inference/gibbs/test_gibbs_topics.py -k without_a_target"): {
+        "(counts[k] + beta) * factor[k]\n": "factor[k]\n",
+        "if rest < _LOST * total:": "if False:",
+    },
     ("inference/gibbs/_numba_topics.py", "inference/gibbs/test_gibbs_topics.py -k 'compiled_scan_visits and hinge'"): {
         "(tokens.word_counts[word, k] - 1 + tokens.beta)": "(tokens.word_counts[word, k] + tokens.beta)",
         "((count - 1 + alpha) * (size + rest))": "((count + alpha) * (size + rest))",
-        "weight = 0.0 if k == old else weight": "weight = weight",
+        "    weights[old] = 0.0\n": "",
+        "rest = total - weights[old]": "rest = total",
         "own * row[old], work, row": "own, work, row",
     },
     (

@@ -41,6 +41,7 @@ class Tokens(NamedTuple):
 WIDTH = 8  # topics whose weights are summed as one block
 _AHEAD = 4  # how many tokens in advance counts are fetched from memory
 _FAR = 100.0  # the largest exponent of E
+_LOST = 1e-6  # of a sum: a smaller difference has lost digits, and is summed anew
 _DRIFT = 200.0  # by how much log F may move before it is computed anew
 
 
@@ -138,24 +139,53 @@ def _set_factors(tokens, n, work):
 
 @inner
 def _draw(tokens, m, old, own, work, row):
-    """Draw a topic with weights (C_kw + beta) factor_k row_k, except that topic `old` has weight `own` and comes first.
+    """Draw a topic with weights (C_kw + beta) factor_k row_k, except that topic `old` has weight `own`."""
+    counts, factor, weights, beta = tokens.word_counts[tokens.words[m]], work.factor, work.weights, tokens.beta
+    _fetch(tokens, m)
+    total = 0.0
+    for k in range(len(factor)):
+        weights[k] = (counts[k] + beta) * factor[k] * row[k]
+        total += weights[k]
+    return _choose(tokens.uniforms[m], total, old, own, weights)
+
+
+@inner
+def _draw_plain(tokens, m, old, own, work):
+    """`_draw` where every row_k is 1."""
+    counts, factor, weights, beta = tokens.word_counts[tokens.words[m]], work.factor, work.weights, tokens.beta
+    _fetch(tokens, m)
+    total = 0.0
+    for k in range(len(factor)):
+        weights[k] = (counts[k] + beta) * factor[k]
+        total += weights[k]
+    return _choose(tokens.uniforms[m], total, old, own, weights)
+
+
+@inner
+def _fetch(tokens, m):
+    """Ask for the counts of a token that follows token m."""
+    width = tokens.word_counts.shape[1]
+    following = tokens.words[min(m + _AHEAD, len(tokens.words) - 1)] * width
+    for k in range(0, width, 16):
+        prefetch(tokens.word_counts, following + k)
+
+
+@inner
+def _choose(uniform, total, old, own, weights):
+    """Draw a topic with weights [padded K] of sum `total`, except that topic `old` has weight `own` and comes first.
 
     The inverse CDF finds the block of `WIDTH` topics first, then the topic in it.
     """
-    counts, factor, weights, beta = tokens.word_counts[tokens.words[m]], work.factor, work.weights, tokens.beta
-    total = 0.0
-    following = tokens.words[min(m + _AHEAD, len(tokens.words) - 1)] * len(factor)
-    for k in range(0, len(factor), 16):
-        prefetch(tokens.word_counts, following + k)
-    for k in range(len(factor)):
-        weight = (counts[k] + beta) * factor[k] * row[k]
-        weight = 0.0 if k == old else weight
-        weights[k] = weight
-        total += weight
-    level, first = tokens.uniforms[m] * (own + total) - own, 0
-    if level < 0.0 or total <= 0.0:
+    rest = total - weights[old]
+    weights[old] = 0.0
+    if rest < _LOST * total:
+        rest = 0.0
+        for k in range(len(weights)):
+            rest += weights[k]
+    level, first = uniform * (own + rest) - own, 0
+    if level < 0.0 or rest <= 0.0:
         return old
-    while first < len(factor) - WIDTH:
+    while first < len(weights) - WIDTH:
         partial = 0.0
         for k in range(first, first + WIDTH):
             partial += weights[k]
@@ -183,7 +213,7 @@ def _visit_plain(tokens, n, work):
     for m in range(tokens.starts[n], tokens.starts[n + 1]):
         word, old = tokens.words[m], tokens.assignments[m]
         factor, own = _left_out(tokens, n, word, old, work)
-        new = _draw(tokens, m, old, own, work, work.ones)
+        new = _draw_plain(tokens, m, old, own, work)
         if new != old:
             _move_token(tokens, n, m, word, old, new, factor, work)
 

@@ -207,14 +207,15 @@ def visit(state: TopicState, data: TopicData, margin: tuple[Any, ...], stream: t
     proposes = len(margin) == 3
     padding = -num_topics % compiled.WIDTH
     state = replace(state, assignments=state.assignments.clone(), document_counts=state.document_counts.clone())
-    word_counts = pad(state.word_counts, (0, padding)).clone()
+    word_counts = state.word_counts.new_zeros(data.X.shape[1], num_topics + padding)
+    word_counts[:, :num_topics] = state.word_counts
     tokens = compiled.Tokens(
         data.starts.numpy(),
         data.words.numpy(),
         state.assignments.numpy(),
         state.document_counts.numpy(),
         word_counts.numpy(),
-        word_counts.sum(0).numpy(),
+        pad(state.document_counts.sum(0), (0, padding)).numpy(),
         uniforms((num_tokens,), stream).numpy(),
         uniforms((num_tokens if proposes else 0,), stream).numpy(),
         float(state.hyper["document_concentration"]),

@@ -126,6 +126,16 @@ def test_the_compiled_scan_visits_every_token_by_its_conditional(name, scale, ge
     assert_visits_by_conditionals(model, data, state, observed)
 
 
+@pytest.mark.parametrize("concentration", [0.3, 1e-9])
+def test_tokens_without_a_target_are_visited_by_the_same_conditionals(concentration):
+    """At 1e-9 the weights without a token are 1e-18 of those with it."""
+    prior = DirichletTopics(document_concentration=concentration, topic_concentration=concentration)
+    model, data = LDA(prior, num_topics=3).prepare(np.eye(30))
+    state = state_of(model, data, np.arange(30) % 3, torch.zeros(3, 0).double())
+    none = torch.zeros(30, 0).double()
+    assert (assert_visits_by_conditionals(model, data, state, PseudoObservation(none, none)) != state.assignments).any()
+
+
 @pytest.mark.parametrize("precision", [30.0, 3000.0])  # 3000: the tilt drifts so far that it is computed anew
 def test_many_moves_leave_the_tilt_exact(precision, generator):
     """A long document: its tilt is a product of hundreds of quotients."""
