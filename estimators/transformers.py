@@ -119,8 +119,8 @@ class FeatureTransformer(_Transformer):
     posterior_ : FeaturePosterior of the fit
     components_ : loadings [K, D] of the features
     n_components_ : number of features, at most K, that some row of the fit has with probability above one half.
-        `transform` has K columns, including features that no row has; the features in use are `(posterior_.features >
-        0.5).any(0)`
+        `transform` has K columns, including features that no row has; those in use are
+        `(posterior_.features > 0.5).any(0)`
     n_features_in_ : width D of X
 
     Examples
