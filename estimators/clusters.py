@@ -166,7 +166,8 @@ class Clusterer(_Clusters):
         """Continue with a batch of rows X [n, D] by a stochastic step; the first batch is a fit, and y is ignored.
 
         With `SVI` alone. `labels_` are those of the batch. What comes from the data, such as the prior's scales, comes
-        from the first batch.
+        from the first batch. Batches should be random samples of the rows: components that no row of the first batch
+        takes hardly come back, so that of sorted rows a single cluster may be found.
         """
         if not hasattr(self, "posterior_"):
             return self.fit(X)

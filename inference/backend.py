@@ -17,6 +17,7 @@ from ..models.config import Config, to_plain
 from ..models.domains import Number, OneOf, read, shown
 from ..models.priors import PartitionPrior
 from ..models.sums import among
+from ..models.warning import each_once
 from .distributed.rows import streamed
 from .distributed.sources import require_apart
 from .distributed.together import together
@@ -287,7 +288,7 @@ class Backend(Config):
         if group is None:
             self.require_files(X, **files)
         whose_rows = among(None) if group is None else together(group, backend, model, X, y, lengths, weights, **files)
-        with host.usual_torch(), whose_rows:
+        with host.usual_torch(), each_once(), whose_rows:
             rows = CountedRows.of(backend, model, X, y, *weights)
             X, y, options = (X, y, {}) if rows is None else (rows.X, rows.y, rows.options)
             kernel, model, data, schedule = backend.prepare(model, X, y, lengths, **options)

@@ -8,7 +8,6 @@ from .ddpm import DDPM
 from .dih import DIH
 from .dpm import DPM
 from .feature_maps import FeatureMap, Nystroem, PrincipalDirections, RandomFourier, Standardized
-from .feature_maps.base import ConstantColumnWarning
 from .ihmm import IHMM
 from .ilsvm import InfiniteLatentSVM
 from .isvm import InfiniteSVM
@@ -18,6 +17,7 @@ from .lfm import LatentFeatureModel
 from .likelihoods import (
     BernoulliBeta,
     Blocks,
+    ConstantColumnWarning,
     DiagonalGaussian,
     ExponentialFamily,
     FullGaussian,

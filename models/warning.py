@@ -25,7 +25,8 @@ def warn(message: str, category: type[Warning]) -> None:
 @contextmanager
 def each_once() -> Iterator[None]:
     """A context in which `warn` gives each message only once."""
-    token = _TOLD.set(set())
+    known = _TOLD.get()
+    token = _TOLD.set(set() if known is None else known)
     try:
         yield
     finally:

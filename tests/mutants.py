@@ -37,7 +37,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "return self.each.keeps_units": "return True",
     },
     ("inference/backend.py", "test_grid.py -k settings"): {
-        "host.usual_torch(), whose_rows": "whose_rows",
+        "host.usual_torch(), each_once()": "each_once()",
     },
     ("inference/small_variance/assignment.py", "test_grid.py -k settings"): {
         "buffer = torch.empty(K * step, dtype=single)": "buffer = torch.empty(K * step)",

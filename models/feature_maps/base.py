@@ -12,9 +12,8 @@ from torch import Tensor
 
 from ..config import Config
 from ..domains import AnyNumbers, NonNegative, PositiveNumbers
-from ..likelihoods.base import column_means, column_variances, hyperparameter
+from ..likelihoods.base import column_means, column_variances, hyperparameter, told_or_one
 from ..sparse import Rows, SparseRows
-from ..warning import warn
 
 
 class FeatureMap(Config, ABC):
@@ -132,10 +131,6 @@ def dense_rows(X: Rows, name: str) -> Tensor:
     return X
 
 
-class ConstantColumnWarning(UserWarning):
-    """A column of X has a single value."""
-
-
 @dataclass(eq=False)
 class Standardized(FeatureMap):
     """(x - loc) / scale.
@@ -168,9 +163,4 @@ class Standardized(FeatureMap):
 
 def column_scales(X: Tensor, weights: Tensor | None = None) -> Tensor:
     """Standard deviations [D] of the columns of X [N, D], with weights [N]; 1 for a constant column, with a warning."""
-    scale = column_variances(X, weights).sqrt()
-    constant = scale == 0
-    if constant.any():
-        columns = torch.nonzero(constant).flatten().tolist()
-        warn(f"Columns {columns} of X are constant and tell nothing. Drop them.", ConstantColumnWarning)
-    return torch.where(constant, torch.ones_like(scale), scale)
+    return told_or_one(column_variances(X, weights)).sqrt()

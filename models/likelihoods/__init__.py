@@ -1,6 +1,6 @@
 """Observation families; `base` and `exponential_family` state the interfaces that backends use."""
 
-from .base import Likelihood, Parameters
+from .base import ConstantColumnWarning, Likelihood, Parameters
 from .bernoulli import BernoulliBeta
 from .blocks import Blocks
 from .diagonal_gaussian import DiagonalGaussian
@@ -19,6 +19,7 @@ from .spherical_gaussian import SphericalGaussian
 __all__ = [
     "BernoulliBeta",
     "Blocks",
+    "ConstantColumnWarning",
     "DiagonalGaussian",
     "ExponentialFamily",
     "FullGaussian",

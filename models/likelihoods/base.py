@@ -19,6 +19,7 @@ from ..distributions.sampling import draw
 from ..numbers import with_graph
 from ..sparse import Rows, SparseRows, weighted_sums
 from ..sums import all_sum, row_chunks
+from ..warning import warn
 
 Parameters = dict[str, Tensor]
 """The parameters of K components in common form, each [K, ...]; for instance {"loc": [K, D], "precision": [K, D]}."""
@@ -177,6 +178,24 @@ def _power_sums(X: Tensor, means: Tensor, weights: Tensor | None) -> Tensor:
     if weights is None:
         return torch.stack([values.sum(0) for values in both])
     return torch.stack([weighted_sums(values, weights.double().unsqueeze(1)).squeeze(0) for values in both])
+
+
+class ConstantColumnWarning(UserWarning):
+    """A column of X has a single value."""
+
+
+def told_or_one(variances: Tensor) -> Tensor:
+    """`or_one` of the variances [D] of columns, with a warning if some are 0.
+
+    In such a column every further row makes a Gaussian component of unknown variance surer, so that clusters merge.
+    """
+    if (constant := variances == 0).any():
+        columns = torch.nonzero(constant).flatten().tolist()
+        warn(
+            f"Columns {columns} of X are constant: they tell nothing, and may merge clusters. Drop them.",
+            ConstantColumnWarning,
+        )
+    return or_one(variances)
 
 
 def or_one(variances: Tensor) -> Tensor:

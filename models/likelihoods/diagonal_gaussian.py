@@ -20,7 +20,7 @@ from ..compiled import register_compiled
 from ..distributions.sampling import normals
 from ..domains import AnyNumbers, PositiveNumbers
 from ..sums import row_chunks
-from .base import SHARES, Parameters, Sample, column_variances, hyperparameter, location, or_one
+from .base import SHARES, Parameters, Sample, column_variances, hyperparameter, location, told_or_one
 from .exponential_family import ExponentialFamily
 
 
@@ -42,7 +42,7 @@ class DiagonalGaussian(ExponentialFamily):
     rate: PositiveNumbers = None
 
     def resolve(self, X: Tensor, weights: Tensor | None = None) -> Self:
-        rate = SHARES["diagonal"] * or_one(column_variances(X, weights))
+        rate = SHARES["diagonal"] * told_or_one(column_variances(X, weights))
         return self.replace(
             loc=location(self.loc, X, weights),
             mean_precision=hyperparameter("mean_precision", self.mean_precision, 0.05, X),

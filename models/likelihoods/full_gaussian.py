@@ -21,7 +21,7 @@ from ..distributions.wishart import PrecisionWishart, covariance_tril, expected_
 from ..domains import AnyNumbers, PositiveNumbers
 from ..linalg import inverse_transpose, safe_cholesky
 from ..sums import all_sum, row_chunks
-from .base import SHARES, Parameters, Sample, column_variances, hyperparameter, location, or_one
+from .base import SHARES, Parameters, Sample, column_variances, hyperparameter, location, told_or_one
 from .exponential_family import ExponentialFamily
 from .wishart_prior import covariance_factor, scatter_factor, wishart_prior
 
@@ -47,7 +47,7 @@ class FullGaussian(ExponentialFamily):
     scale: AnyNumbers = None
 
     def resolve(self, X: Tensor, weights: Tensor | None = None) -> Self:
-        expected = SHARES["full"] * or_one(column_variances(X, weights))
+        expected = SHARES["full"] * told_or_one(column_variances(X, weights))
         degrees, scale = wishart_prior(self.degrees_of_freedom, self.scale, expected, X)
         return self.replace(
             loc=location(self.loc, X, weights),

@@ -382,7 +382,7 @@ def test_rows_that_are_all_alike_are_one_cluster_and_have_the_base_rate():
 
 def test_a_constant_column_is_told_once_at_the_line_of_the_user(blobs):
     X, y = np.hstack([blobs, np.ones((90, 1))]), np.arange(90) % 2
-    for estimator in (ClassifierCV(inference=QUICK), RegressorCV(inference=QUICK), Classifier()):
+    for estimator in (ClassifierCV(inference=QUICK), RegressorCV(inference=QUICK), Classifier(), Clusterer()):
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always")
             make_pipeline(estimator).fit(X, y)

@@ -84,6 +84,7 @@ def test_conformance(likelihood, make, device):
     check_likelihood(likelihood, make().to(device))
 
 
+@pytest.mark.filterwarnings("ignore::regbayes.models.ConstantColumnWarning")
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("family", [*(kind() for kind in GAUSSIANS), LinearRegression(1)], ids=repr)
 @pytest.mark.parametrize("scale", [1e8, 1e-8, [1e8, 1.0, 1e-8]])
@@ -92,6 +93,7 @@ def test_conformance_far_from_unit_scale(family, scale, offset):
     check_likelihood(family, (reals() + offset) * torch.as_tensor(scale, dtype=torch.float64))
 
 
+@pytest.mark.filterwarnings("ignore::regbayes.models.ConstantColumnWarning")
 @pytest.mark.parametrize("family", GAUSSIANS)
 def test_conformance_with_constant_column_and_with_more_columns_than_rows(family):
     X = reals()

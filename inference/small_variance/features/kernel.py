@@ -26,7 +26,7 @@ def check(backend: SmallVariance, model: FeatureModel) -> None:
 
 def row_cost(model: FeatureModel) -> int:
     """The cost of a row, in rows of a mixture: bits are updated one after another."""
-    return 4
+    return 16
 
 
 def auto_scale(model: FeatureModel) -> float:

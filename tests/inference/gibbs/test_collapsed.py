@@ -503,6 +503,7 @@ def test_every_point_alone_and_all_together(family):
         assert len(state.weights) < 40 if concentration < 1 else len(state.weights) == 64
 
 
+@pytest.mark.filterwarnings("ignore::regbayes.models.ConstantColumnWarning")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_equal_rows(family):
     X = mixture_rows(family, 8)[0][:1].expand(30, 3).clone()

@@ -163,6 +163,7 @@ def test_hyperplanes_see_rows_of_mean_square_length_one(scale: float, most: int)
         torch.testing.assert_close(projected, centred * (projected[0, 0] / centred[0, 0]))
 
 
+@pytest.mark.filterwarnings("ignore::regbayes.models.ConstantColumnWarning")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_constant_columns_do_no_harm(dtype: torch.dtype) -> None:
     inputs = torch.cat([X, torch.full((12, 1), 1e3, dtype=X.dtype)], 1).to(dtype)

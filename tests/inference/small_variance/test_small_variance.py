@@ -347,6 +347,7 @@ def test_restarts_and_merges_reach_the_minimum_over_all_partitions(likelihood, l
     assert reached >= 6
 
 
+@pytest.mark.filterwarnings("ignore::regbayes.models.ConstantColumnWarning")
 def test_a_fit_of_many_columns_starts_from_the_components_of_its_penalty() -> None:
     """There a point far from the others saves them nothing: from one component none opens."""
     X = load_digits().data[:1000]
