@@ -170,8 +170,8 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         """Continue with a batch of rows X [n, D] and labels y [n] by a stochastic step; the first batch is a fit.
 
         With `SVI(rule="gibbs")`, of a mixture or of topics. What is set from the data, such as the scales of columns,
-        is set from the first batch. `classes` are all labels, if those of the first batch are not; a later batch may
-        only repeat them. `class_weight` is for fits alone.
+        is set from the first batch. Batches should be random samples of the rows, not sorted. `classes` are all labels,
+        if those of the first batch are not; a later batch may only repeat them. `class_weight` is for fits alone.
         """
         if not hasattr(self, "posterior_"):
             self.fit_posterior(*self.prepared(X, y, None, classes))
