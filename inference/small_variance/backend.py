@@ -53,8 +53,8 @@ class SmallVariance(Backend):
         and for sequences, from the components of DP-means); the others start from any number of components around
         points far apart. "auto": 10^5 / (N (10 + D + P)) for N rows of D columns and P features of classifiers, half of
         that for tasks, a quarter for label sets with the joint "and", a sixteenth for latent features, at least 1 and
-        at most 16: many if they cost little, one for 10^4 rows or more, and one if `init` has labels. The `backend` of the
-        posterior has the number
+        at most 16: many if they cost little, one for 10^4 rows or more, and one if `init` has labels. The `backend` of
+        the posterior has the number
     init : "auto", or for mixtures whose components do not repel a Tensor [N] of labels, whose components the first
         descent starts from. If the penalty is None, it is then chosen so that no further components open
     merge : whether to try to merge components when further sweeps change little

@@ -24,7 +24,7 @@ from ..distributions.wishart import PrecisionWishart, covariance_tril, expected_
 from ..domains import AnyNumbers, PositiveNumbers, shown
 from ..linalg import inverse_transpose, safe_cholesky
 from ..sums import row_chunks
-from .base import SHARES, Parameters, Sample, column_variances, hyperparameter, location, or_one, told_or_one
+from .base import SHARES, Parameters, Sample, column_variances, hyperparameter, location, or_one
 from .exponential_family import ExponentialFamily
 from .parts import Columns, listed
 from .wishart_prior import covariance_factor, scatter_factor, wishart_prior
@@ -231,7 +231,7 @@ class LinearRegression(ExponentialFamily):
         half = torch.linalg.solve_triangular(left, cross, upper=False)
         residual = ((own.diagonal() - half.square().sum(0)) / sums[-1]).to(X.dtype)
         variances = column_variances(self.responses(X), weights)
-        return told_or_one(torch.where(residual > _ROUNDING * variances, residual, variances).where(variances > 0, 0.0))
+        return or_one(torch.where(residual > _ROUNDING * variances, residual, variances).where(variances > 0, 0.0))
 
     def common(self, chi: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """M [..., R, Q], the lower Cholesky factor of K [..., Q, Q], nu [...], and that of Psi [..., R, R]."""

@@ -66,7 +66,6 @@ def test_conformance(name, device) -> None:
     check_likelihood(FAMILIES[name], reals().to(device))
 
 
-@pytest.mark.filterwarnings("ignore::regbayes.models.ConstantColumnWarning")
 def test_conformance_of_constant_columns_few_rows_and_exact_relations() -> None:
     X = torch.cat([reals(), torch.full((24, 1), 7.1, dtype=torch.float64)], 1)
     check_likelihood(LinearRegression(1), X)
