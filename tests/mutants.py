@@ -298,6 +298,18 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "(total - drawn.sum(0)) / number": "total - drawn.sum(0)",
         "< after - before else present": "< 0 else present",
     },
+    ("models/likelihoods/base.py", "models/test_models.py -k constant_columns"): {
+        "if (constant := variances == 0).any():": "if (constant := variances < 0).any():",
+    },
+    ("inference/backend.py", "estimators/test_estimators_as_peers.py -k constant_column_is_told_once"): {
+        "each_once(), whose_rows": "whose_rows",
+    },
+    (
+        "inference/small_variance/features/kernel.py",
+        "inference/small_variance/test_small_variance_restarts.py -k take_longer",
+    ): {
+        "return 16": "return 4",
+    },
     ("inference/gibbs/_numba_topics.py", "inference/gibbs/test_gibbs_topics.py -k without_a_target"): {
         "(counts[k] + beta) * factor[k]\n": "factor[k]\n",
         "if rest < _LOST * total:": "if False:",

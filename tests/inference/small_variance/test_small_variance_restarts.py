@@ -14,7 +14,7 @@ from tiny_optima import PROBLEMS, outcome
 from torch import Tensor
 
 from regbayes.inference import SmallVariance
-from regbayes.models import BNMC, DPM, IHMM, MultiTaskInfiniteLatentSVM
+from regbayes.models import BNMC, DPM, IHMM, LatentFeatureModel, MultiTaskInfiniteLatentSVM
 
 MODEL, LENGTHS = IHMM(FAMILY), [4, 3]
 # the other of two problems of a structure, which takes its time
@@ -101,3 +101,4 @@ def test_structures_whose_restarts_take_longer_have_fewer() -> None:
     assert number(BNMC()) == 10**5 // (600 * seen)
     assert number(BNMC(joint="and")) == 10**5 // (600 * seen * 4)
     assert number(MultiTaskInfiniteLatentSVM()) == 10**5 // (600 * 12 * 2)
+    assert quick.fit(LatentFeatureModel(), X[:100]).backend.num_restarts == 10**5 // (100 * 12 * 16)
