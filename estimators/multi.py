@@ -96,8 +96,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
     Attributes
     ----------
     posterior_ : ProjectionPosterior or MultiLabelPosterior of the fit, calibrated
-    threshold_ : the probability above which a label of a matrix y is predicted, one for all labels; one half without
-        folds
+    threshold_ : the probability above which any label of a matrix y is predicted; one half without folds
     classes_ : sorted labels [L] of a vector y, or the numbers 0..L-1 of the columns of a matrix
     n_components_ : number of occupied components, or of features of the projection. The default inference stops before
         duplicate components are merged, so that this number is near the truncation; with `inference=SVI()` it is
