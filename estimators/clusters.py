@@ -43,6 +43,7 @@ class Choice(NamedTuple):
 
     likelihood: Any
     bound: float = -np.inf
+    clusters: int = 0
     posterior: Any = None  # of all rows, in the order of their hash; None: of some, or there was no fit
     place: NDArray[np.int64] | tuple[()] = ()  # [N] where each row stands in that order
     said: Sequence[warnings.WarningMessage] = ()  # what this fit warned of
@@ -52,22 +53,29 @@ def covarying(inference: Backend, rows: NDArray[Any], weights: NDArray[np.float6
     """The covariances whose mixture reaches the highest bound on rows [N, D] that count `weights` [N] times.
 
     They are diagonal, full, or full with a prior of `degrees_of_freedom` D + 2, which lets correlations be as strong as
-    they are. Fits of at most 600 rows run until they converge. These rows are chosen by their content, so that the
-    order of rows does not matter. Diagonal without a fit: for a backend that has no bound or draws to weigh covariances
-    by, for one column, for more than 32, whose sweeps take long, and for fewer than two rows that count.
+    they are. If the best of these has a single cluster, full ones whose prior expects the correlations of all rows
+    compete with it: they tell clusters apart that are long in the same direction. Fits of at most 600 rows run until
+    they converge. These rows are chosen by their content, so that the order of rows does not matter. Diagonal without a
+    fit: for a backend that has no bound or draws to weigh covariances by, for one column, for more than 32, whose
+    sweeps take long, and for fewer than two rows that count.
     """
     counted = slice(None) if weights is None else weights > 0
     rows, weights = rows[counted], None if weights is None else weights[counted]
     if inference.kind == "objective" or not 1 < rows.shape[1] <= _MOST_COLUMNS or len(rows) < 2:
         return Choice(DiagonalGaussian())
     ordered = sort_rows(rows, None, weights, merge=True)
-    return max((_pilot(family, ordered) for family in _families(rows.shape[1])), key=lambda found: found.bound)
+    best = max((_pilot(family, ordered) for family in _families(rows.shape[1])), key=_bound)
+    return best if best.clusters > 1 else max(best, _pilot(FullGaussian(scale="covariance"), ordered), key=_bound)
 
 
 def _families(columns: int) -> list[Any]:
     found = [DiagonalGaussian(), FullGaussian()]
     # with few columns the default is the same
     return found if columns <= 4 else [*found, FullGaussian(degrees_of_freedom=columns + 2)]
+
+
+def _bound(found: Choice) -> float:
+    return found.bound
 
 
 def _pilot(family: Any, rows: SortedRows) -> Choice:
@@ -78,8 +86,10 @@ def _pilot(family: Any, rows: SortedRows) -> Choice:
         warnings.simplefilter("always")
         pilot = SVI(progress=False)
         found = pilot.fit(DPM(family), rows.X[some], sample_weight=counts, on_interrupt="raise")
-    bound = found.trace.best
-    return Choice(family, bound, found, rows.place, said) if len(rows.X) <= _NUM_PILOT else Choice(family, bound)
+    bound, clusters = found.trace.best, len(found.partition().unique())
+    if len(rows.X) > _NUM_PILOT:
+        return Choice(family, bound, clusters)
+    return Choice(family, bound, clusters, found, rows.place, said)
 
 
 _NUM_PILOT, _MOST_COLUMNS = 600, 32  # a step with full covariances is cubic in the columns
@@ -100,8 +110,8 @@ class Clusterer(_Clusters):
     Parameters
     ----------
     model : a model without classes; None: `DPM()`, with `FullGaussian()` or `FullGaussian(degrees_of_freedom=D + 2)` if
-        there are at most 32 columns and fits of some 600 rows reach a higher bound of the log evidence with it (not
-        for `SmallVariance`)
+        there are at most 32 columns and fits of some 600 rows reach a higher bound of the log evidence with it, or with
+        `FullGaussian(scale="covariance")` if those find a single cluster (not for `SmallVariance`)
     inference : a backend of `regbayes.inference`, which has the seed; None: `SVI()`, which needs no penalty or number
         of clusters
 

@@ -132,18 +132,19 @@ class Flag:
 
 @dataclass(frozen=True)
 class Auto:
-    """What another domain accepts, or "auto" for a value from the data."""
+    """What another domain accepts, or a word for a value from the data."""
 
     domain: Domain
+    word: str = "auto"
 
     @property
     def words(self) -> str:
         """What is accepted."""
-        return f"{self.domain.words}, or 'auto'"
+        return f"{self.domain.words}, or {self.word!r}"
 
     def read(self, value: Any) -> Any:
-        """The value as the domain reads it, or "auto"; the domain's error if it is refused."""
-        return "auto" if isinstance(value, str) and value == "auto" else self.domain.read(value)
+        """The value as the domain reads it, or the word; the domain's error if it is refused."""
+        return self.word if isinstance(value, str) and value == self.word else self.domain.read(value)
 
 
 class OneOf:

@@ -171,6 +171,20 @@ def column_variances(X: Tensor, weights: Tensor | None = None) -> Tensor:
     return torch.where(constant, torch.zeros_like(variances), variances).to(X.dtype)
 
 
+def column_covariances(X: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Covariances [D, D] of the columns of X [N, D], with weights [N] if given; 0 where one is constant."""
+    total, num_rows = column_sums(X, weights)
+    found = X.new_zeros(len(total), len(total), dtype=torch.float64)
+    for rows in row_chunks(X, X.shape[1]):
+        U = X[rows].double() - total / num_rows
+        found += U.T @ (U if weights is None else U * weights[rows].double().unsqueeze(1))
+    found, variances = all_sum(found) / num_rows, column_variances(X, weights)
+    varies = (variances > 0).to(found)
+    covariances = ((found + found.T) / 2 * varies * varies.unsqueeze(1)).to(X.dtype)
+    covariances.diagonal().copy_(variances)
+    return covariances
+
+
 def _power_sums(X: Tensor, means: Tensor, weights: Tensor | None) -> Tensor:
     """Sums [2, D] of the deviations of X [N, D] from `means`, and of their squares, in double precision."""
     deviations = X.double() - means

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Self
+from typing import Annotated, Any, Self
 
 import pyro.distributions as dist
 import torch
@@ -18,10 +18,19 @@ from torch.distributions import Distribution
 
 from ..compiled import register_compiled
 from ..distributions.wishart import PrecisionWishart, covariance_tril, expected_log_det, log_diagonal
-from ..domains import AnyNumbers, PositiveNumbers
+from ..domains import AnyNumbers, Auto, Numbers, PositiveNumbers
 from ..linalg import inverse_transpose, safe_cholesky
 from ..sums import all_sum, row_chunks
-from .base import SHARES, Parameters, Sample, column_variances, hyperparameter, location, told_or_one
+from .base import (
+    SHARES,
+    Parameters,
+    Sample,
+    column_covariances,
+    column_variances,
+    hyperparameter,
+    location,
+    told_or_one,
+)
 from .exponential_family import ExponentialFamily
 from .wishart_prior import covariance_factor, scatter_factor, wishart_prior
 
@@ -38,17 +47,23 @@ class FullGaussian(ExponentialFamily):
         None: D + max(2, D / 2), since D + 2 gives many components of a few rows each if there are many columns
         (docs/choices); but D + 2 if `scale` is given, which is then the expected covariance
     scale : Psi0, a positive number or [D] for a diagonal, or [D, D] positive definite. None: a diagonal, such that half
-        the column variances are expected; this also works if there are fewer rows than columns
+        the column variances are expected. "covariance": half the covariances of all rows are expected, those of
+        different columns shrunk by a tenth, for columns that are strongly correlated within components, too (as in
+        Fraley & Raftery 2007). Both also work if there are fewer rows than columns
     """
 
     loc: AnyNumbers = None
     mean_precision: PositiveNumbers = None
     degrees_of_freedom: PositiveNumbers = None
-    scale: AnyNumbers = None
+    scale: Annotated[Any, Auto(Numbers(), "covariance")] = None
 
     def resolve(self, X: Tensor, weights: Tensor | None = None) -> Self:
-        expected = SHARES["full"] * told_or_one(column_variances(X, weights))
-        degrees, scale = wishart_prior(self.degrees_of_freedom, self.scale, expected, X)
+        by_word = isinstance(self.scale, str)
+        covariances = column_covariances(X, weights) if by_word else torch.diag(column_variances(X, weights))
+        expected = _SHRUNK * covariances
+        expected.diagonal().copy_(told_or_one(covariances.diagonal()))
+        given = None if by_word else self.scale
+        degrees, scale = wishart_prior(self.degrees_of_freedom, given, SHARES["full"] * expected, X)
         return self.replace(
             loc=location(self.loc, X, weights),
             mean_precision=hyperparameter("mean_precision", self.mean_precision, 0.05, X),
@@ -174,6 +189,7 @@ class FullGaussian(ExponentialFamily):
         return torch.cat(squares, 1).T
 
 
+_SHRUNK = 0.9  # covariances of fewer rows than columns are a singular matrix
 _FEW = 2**15  # statistics: writing these costs less than a step for each component
 
 

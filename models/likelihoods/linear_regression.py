@@ -65,7 +65,7 @@ class LinearRegression(ExponentialFamily):
         spread = 0.05 * torch.cat([or_one(column_variances(X[:, given], weights)), X.new_ones(1)])
         precision = hyperparameter("coefficient_precision", self.coefficient_precision, spread, X, len(given) + 1)
         family = self.replace(given=given, loc=location(self.loc, X, weights), coefficient_precision=precision)
-        expected = SHARES["full"] * family._residual_variances(X, weights)
+        expected = torch.diag(SHARES["full"] * family._residual_variances(X, weights))
         degrees, scale = wishart_prior(self.degrees_of_freedom, self.scale, expected, X)
         return family.replace(degrees_of_freedom=degrees, scale=scale)
 

@@ -16,8 +16,8 @@ from .base import hyperparameter
 def wishart_prior(degrees_of_freedom: Any, scale: Any, expected: Tensor, X: Rows) -> tuple[Tensor, Tensor]:
     """nu0 [] > D - 1 and Psi0 [D, D] from the arguments of a family.
 
-    Without `scale`, the expected covariance Psi0 / (nu0 - D - 1) is the diagonal `expected` [D], whatever the degrees
-    of freedom (with D + 2 or fewer, Psi0 itself is that diagonal), and these are D + max(2, D / 2) by default. With
+    Without `scale`, the expected covariance Psi0 / (nu0 - D - 1) is `expected` [D, D], whatever the degrees of
+    freedom (with D + 2 or fewer, Psi0 itself is that matrix), and these are D + max(2, D / 2) by default. With
     `scale` they are D + 2 by default, so that `scale` is the expected covariance.
 
     The more columns, the more rows a covariance needs. On nine labelled sets of 4 to 16 columns D + 2 finds nearly
@@ -30,7 +30,7 @@ def wishart_prior(degrees_of_freedom: Any, scale: Any, expected: Tensor, X: Rows
     if degrees - (D - 1) < _LEAST_SPARE:
         raise ValueError(f"degrees_of_freedom is {degrees_of_freedom!r}; it must be larger than {D - 1}.")
     if scale is None:
-        return degrees, torch.diag(expected * (degrees - D - 1).clamp(min=1))
+        return degrees, expected * (degrees - D - 1).clamp(min=1)
     return degrees, _scale_matrix(scale, D, X)
 
 

@@ -471,6 +471,20 @@ def test_correlations_may_be_as_strong_as_those_of_breast_cancer() -> None:
     assert adjusted_rand_score(y[:300], found.labels_) > 0.4
 
 
+def test_long_clusters_that_vary_alike_are_found() -> None:
+    """Four groups apart in two directions, but much longer in a third: other priors find a single cluster."""
+    stream, group = np.random.default_rng(0), np.arange(240) % 4
+    rows = stream.normal(size=(240, 5)) * [16.0, 0.5, 0.5, 0.5, 0.5]
+    rows[:, 1:3] += 3.0 * np.stack([group % 2, group // 2], 1)
+    X = rows @ np.linalg.qr(np.c_[np.ones(5), stream.normal(size=(5, 4))])[0].T
+    found = Clusterer().fit(X)
+    assert adjusted_rand_score(group, found.labels_) > 0.95
+    assert found.posterior_.model.likelihood.scale[0, 1] > 0
+    plain = Clusterer(DPM(FullGaussian())).fit(X)
+    assert plain.n_components_ == 1
+    assert found.posterior_.trace.best > plain.posterior_.trace.best
+
+
 def test_the_fit_that_chose_covariances_is_the_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order of the user's rows; its warnings are told, and those of the others are not."""
     monkeypatch.setattr(clusters, "DPM", partial(DPM, truncation=3))

@@ -66,6 +66,7 @@ LIKELIHOODS = [
     (DiagonalGaussian(), reals),
     (DiagonalGaussian(loc=[1.0, 2.0, 3.0], mean_precision=0.5, shape=3.0, rate=[0.5, 1.0, 20.0]), reals),
     (FullGaussian(), reals),
+    (FullGaussian(scale="covariance"), reals),
     (FullGaussian(loc=-1.0, mean_precision=2.0, degrees_of_freedom=4.5, scale=2 * np.eye(3) + 1), reals),
     (LinearRegression(), reals),
     (LinearRegression([2, 0], -1.0, [0.5, 1.0, 2.0], 3.0, 2.0), reals),
@@ -585,6 +586,30 @@ def test_default_scale_keeps_the_expected_covariance(given, num_columns, degrees
     torch.testing.assert_close(family.scale, shares * torch.diag(X.var(0, unbiased=False)))
 
 
+@pytest.mark.parametrize("num_rows", [30, 4])
+def test_covariances_of_all_rows_as_the_scale(num_rows):
+    """A row of weight 2 is two rows; fewer rows than columns give a positive definite matrix, too."""
+    X = reals(num_rows, 6)
+    X[:, 1] += 2 * X[:, 0]
+    times = torch.arange(num_rows) % 3
+    family = FullGaussian(scale="covariance").resolve(X, times.double())
+    covariance = torch.as_tensor(np.cov(X.repeat_interleave(times, 0).numpy().T, bias=True))
+    expected = (0.9 * covariance + 0.1 * torch.diag(covariance.diagonal())) / 2
+    assert float(family.degrees_of_freedom) == 9.0
+    torch.testing.assert_close(family.scale / (9 - 6 - 1), expected)
+    assert torch.linalg.eigvalsh(family.scale).min() > 0
+    again = family.resolve(X)  # as a matrix that was given
+    assert torch.equal(again.scale, family.scale)
+
+
+@pytest.mark.filterwarnings("ignore::regbayes.models.ConstantColumnWarning")
+def test_a_constant_column_has_no_covariance():
+    X = torch.cat([reals(), torch.full((24, 1), 7.1, dtype=torch.float64)], 1)
+    scale = FullGaussian(scale="covariance").resolve(X).scale
+    assert scale[3].tolist() == [0, 0, 0, scale[3, 3].item()]
+    assert scale[3, 3] > 0
+
+
 def test_a_given_scale_is_the_expected_covariance():
     family = FullGaussian(scale=torch.arange(1.0, 13.0)).resolve(reals(30, 12))
     assert float(family.degrees_of_freedom) == 14.0
@@ -625,6 +650,7 @@ def test_bits_are_checked():
         (DiagonalGaussian(rate=[1.0, 1.0]), r"rate has shape \(2,\); expected a number, or one for each of the 3"),
         (FullGaussian(degrees_of_freedom=2.0), r"degrees_of_freedom is 2.0; it must be larger than 2"),
         (FullGaussian(scale=-1.0), r"scale is .*-1.*; it must be positive"),
+        (FullGaussian(scale="full"), r"scale is 'full'; it must be finite, a number or an array, or 'covariance'"),
         (FullGaussian(scale=[[1.0, 2.0, 0.0], [2.0, 1.0, 0.0], [0.0, 0.0, 1.0]]), r"not a symmetric positive definite"),
         (FullGaussian(scale=[[1.0]]), r"scale has shape \(1, 1\)"),
     ],

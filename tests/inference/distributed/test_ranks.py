@@ -79,6 +79,7 @@ TASKS_OF_NUMBERS = MultiTaskInfiniteLatentSVM(loss=EpsilonInsensitive(), feature
 CASES = {
     "DPM": (DPM(truncation=6), X, None),
     "DPM of full Gaussians, Pitman-Yor": (DPM(FullGaussian(), PitmanYor(), truncation=6), X, None),
+    "DPM of full Gaussians that vary as all rows": (DPM(FullGaussian(scale="covariance"), truncation=6), X, None),
     "DPM of counts": (DPM(MultinomialDirichlet(), truncation=6), blobs(counts=True)[0], None),
     "InfiniteSVM": (InfiniteSVM(truncation=6), X, Y),
     "InfiniteSVM of two classes": (InfiniteSVM(loss=Logistic(), truncation=6), X, Y.clamp(max=1)),
