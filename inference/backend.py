@@ -265,11 +265,11 @@ class Backend(Config):
         on_interrupt : what Ctrl-C does: "return" what was drawn until then, with a `FitInterrupted` warning, or
             "raise" KeyboardInterrupt, for fits inside a search or a loop, which should then end as well
         group : a process group of torch.distributed, such as `dist.group.WORLD`, whose ranks all make this call, each
-            with rows of its own; they are fitted as one data set, the rows of one rank after those of another. The
-            posterior of each rank has all components, and the assignments of its rows (`gather` gives those of all). A
-            checkpoint is in a folder that all of them see, with a file of the rows of each rank beside it; any number
-            of ranks, or one process, can continue from it. None (as `group.WORLD` is before `init_process_group()`): X
-            holds all rows
+            with rows of its own and their weights; they are fitted as one data set, the rows of one rank after those of
+            another. The posterior of each rank has all components, and the assignments of its rows (`gather` gives
+            those of all). A checkpoint is in a folder that all of them see, with a file of the rows of each rank beside
+            it; any number of ranks, or one process, can continue from it. None (as `group.WORLD` is before
+            `init_process_group()`): X holds all rows
 
         Raises
         ------
@@ -299,7 +299,7 @@ class Backend(Config):
             identity = schedule.backend or backend.identity()
             schedule = replace(schedule, **whose, **files, backend=identity, parts=parts)
             posterior = resolved.finish(model, data, schedule, kernel)
-        found = posterior if rows is None else rows.completed(posterior)
+            found = posterior if rows is None else rows.completed(posterior)
         whole = found.trace.values.shape[1] >= self.least_steps(schedule)  # not ended early by Ctrl-C
         if whole and group is None and streamed(X) is None and "assignments" in found.samples:
             warn_if_one_is_left(found.samples["assignments"][-1], given, X, lengths, options.get("weights"))

@@ -9,7 +9,7 @@ exchangeable, and report the first copy.
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, Self
 
 import torch
@@ -21,6 +21,7 @@ from ..models.multi_task import TaskData
 from ..models.sequence import Sequences
 from ..models.sparse import Rows
 from ..models.topics import TopicData
+from .distributed.collectives import all_any, each_rank, on_all
 from .distributed.rows import streamed
 from .protocol import Model
 
@@ -58,33 +59,31 @@ class CountedRows:
         """
         if sample_weight is None and loss_weight is None:
             return None
-        for name, given in (("sample_weight", sample_weight), ("loss_weight", loss_weight)):
-            if given is not None:
-                _require_weighable(model, X, name)
-        X = model.as_rows(X)
-        y = None if y is None else _targets(model, y, X)
-        weights = torch.ones(len(X), dtype=torch.float64, device=X.device)
-        weights = weights if sample_weight is None else as_weights(sample_weight, X)
-        losses = None if loss_weight is None else _loss_weights(loss_weight, backend, model, X)
-        if bool((weights == 1).all()) and losses is None:
+        given = on_all(lambda: _given(backend, model, X, y, sample_weight, loss_weight))
+        X, y, weights, losses = given
+        losses = losses if losses is not None and all_any(losses != 1) else None
+        if not all_any(weights != 1) and losses is None:
             return None
         counting = backend.weighs and _takes_weights(model)
         if not counting:
-            _require_whole(weights, backend, model)
             seen = torch.arange(len(X), device=X.device).repeat_interleave(weights.long())
             first = weights.long().cumsum(0) - weights.long()
         else:
             seen = torch.nonzero(weights).squeeze(1)
             first = (weights > 0).cumsum(0) - 1
         place = torch.where(weights > 0, first, -1)
-        counted = counting and bool((weights[seen] != 1).any())
+        counted = counting and all_any(weights[seen] != 1)
         options = {"weights": weights[seen]} if counted else {}
         options |= {} if losses is None else {"loss_weights": losses[seen]}
         return cls(X[seen], None if y is None else y[seen], options, place, X[torch.nonzero(place < 0).squeeze(1)])
 
     def completed(self, posterior: Any) -> Any:
-        """The posterior of the N rows, from that of the M rows."""
-        return posterior.over_rows(self.place, self.left_out)
+        """The posterior of the N rows, from that of the M rows; of a rank its own, in one exchange."""
+        found = posterior.over_rows(self.place, self.left_out)
+        if found.shard is None:
+            return found
+        sizes, _ = each_rank(torch.tensor(len(self.place)))
+        return found.replace(shard=replace(found.shard, sizes=found.shard.sizes | {"N": sizes.tolist()}))
 
 
 def weighs(backend: Weighing, model: Model) -> bool:
@@ -100,15 +99,30 @@ def weighs_losses(backend: Weighing, model: Model) -> bool:
     return issubclass(model.data_type, backend.loss_weighing) and coding_of(model) is not None
 
 
-def _loss_weights(given: Any, backend: Weighing, model: Model, X: Rows) -> Tensor | None:
-    """Weights [N] >= 0 of the losses of rows; None if all are 1."""
+def _given(
+    backend: Weighing, model: Model, X: Any, y: Any, sample_weight: Any, loss_weight: Any
+) -> tuple[Rows, Rows | None, Tensor, Tensor | None]:
+    """X [N, D], y [N], the weights [N] of rows and of their losses; None for what is not given."""
+    for name, given in (("sample_weight", sample_weight), ("loss_weight", loss_weight)):
+        if given is not None:
+            _require_weighable(model, X, name)
+    X = model.as_rows(X)
+    y = None if y is None else _targets(model, y, X)
+    weights = torch.ones(len(X), dtype=torch.float64, device=X.device)
+    weights = weights if sample_weight is None else as_weights(sample_weight, X)
+    if not (backend.weighs and _takes_weights(model)):
+        _require_whole(weights, backend, model)
+    return X, y, weights, None if loss_weight is None else _loss_weights(loss_weight, backend, model, X)
+
+
+def _loss_weights(given: Any, backend: Weighing, model: Model, X: Rows) -> Tensor:
+    """Weights [N] >= 0 of the losses of rows."""
     if not weighs_losses(backend, model):
         raise ValueError(
             f"{type(backend).__name__} of {type(model).__name__} takes no loss_weight: a mixture with classifiers "
             'does, by SVI(rule="gibbs"). Leave it out, or pass sample_weight, which repeats rows.'
         )
-    found = as_weights(given, X, "loss_weight")
-    return None if bool((found == 1).all()) else found
+    return as_weights(given, X, "loss_weight")
 
 
 def _require_weighable(model: Model, X: Any, name: str) -> None:

@@ -1009,6 +1009,18 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "not one_is_left(labels)": "one_is_left(labels)",
         "sizes.sum() - sizes.max()": "sizes.sum() - sizes.min()",
     },
+    ("inference/row_weights.py", "inference/distributed/test_ranks.py -k weight"): {
+        "not all_any(weights != 1)": "not (weights != 1).any()",
+        "all_any(losses != 1)": "(losses != 1).any()",
+        "counting and all_any(weights[seen] != 1)": "counting and bool((weights[seen] != 1).any())",
+        'found.shard.sizes | {"N": sizes.tolist()}': "found.shard.sizes",
+        "on_all(lambda: _given(backend, model, X, y, sample_weight, loss_weight))": (
+            "_given(backend, model, X, y, sample_weight, loss_weight)"
+        ),
+    },
+    ("inference/posterior/clustering.py", "inference/distributed/test_ranks.py -k gathered"): {
+        "posterior.shard is None and len(labels) > 1": "len(labels) > 1",
+    },
     ("models/ddpm.py", "inference/gibbs/test_ddpm.py -k default_strength"): {
         "strength=0.1": "strength=1.0",
     },

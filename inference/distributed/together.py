@@ -37,20 +37,20 @@ def together(
 
     Raises
     ------
-    NotImplementedError    if the backend cannot fit the model among ranks, or has weights of rows.
+    NotImplementedError    if the backend cannot fit the model among ranks.
     ValueError             on all ranks if one refuses its data or files, or if they differ in what they fit.
     RankLost               if one ends.
     """
     with meeting(group) as those, among(those):
-        _require_all_split(those, backend, model, X, weights)
-        _agree(those, on_all(lambda: _described(backend, model, X, y, lengths, files)))
+        _require_all_split(those, backend, model, X)
+        _agree(those, on_all(lambda: _described(backend, model, X, y, lengths, weights, files)))
         yield
 
 
-def _require_all_split(those: Ranks, backend: Fits, model: Model, X: Any, weights: tuple[Any, Any]) -> None:
+def _require_all_split(those: Ranks, backend: Fits, model: Model, X: Any) -> None:
     """Raise the error of `_require_split`, and ValueError on a rank that has none if another has."""
     try:
-        _require_split(backend, model, X, weights)
+        _require_split(backend, model, X)
     except NotImplementedError as error:
         those.objects(str(error))
         raise
@@ -59,14 +59,11 @@ def _require_all_split(those: Ranks, backend: Fits, model: Model, X: Any, weight
             raise ValueError(f"Rank {rank} of {those.size} cannot begin: {said}")
 
 
-def _require_split(backend: Fits, model: Model, X: Any, weights: tuple[Any, Any]) -> None:
-    """Raise NotImplementedError unless this fit, with these row and loss weights, works on several ranks."""
+def _require_split(backend: Fits, model: Model, X: Any) -> None:
+    """Raise NotImplementedError unless this fit works on several ranks."""
     which = f"{type(backend).__name__} of {type(model).__name__}"
     alone = getattr(backend.module_of(model), "alone", None)
     reason = "fit on one rank, without group" if alone is None else alone(backend, with_factor(model))
-    for name, given in zip(("sample_weight", "loss_weight"), weights, strict=True):
-        if not reason and given is not None:
-            which, reason = f"{which} with {name}", f"leave {name} out"
     if not reason and streamed(X) is not None and not getattr(backend.module_of(model), "splits_sources", False):
         which, reason = f"{which} from a source of rows", "pass each rank its rows as a tensor"
     if reason:
@@ -85,7 +82,9 @@ def _agree(those: Ranks, own: dict[str, str]) -> None:
                 )
 
 
-def _described(backend: Fits, model: Model, X: Any, y: Any, lengths: Any, files: dict[str, Any]) -> dict[str, str]:
+def _described(
+    backend: Fits, model: Model, X: Any, y: Any, lengths: Any, weights: tuple[Any, Any], files: dict[str, Any]
+) -> dict[str, str]:
     """The properties that ranks must have in common, by name; raises on rows or files that a fit cannot use."""
     backend.require_files(X, **files)
     if (source := streamed(X)) is not None:
@@ -100,8 +99,13 @@ def _described(backend: Fits, model: Model, X: Any, y: Any, lengths: Any, files:
         "dtype": str(rows.dtype),
         "kind of rows": "dense" if isinstance(rows, Tensor) else "sparse",
         "targets": "none" if y is None else str([1, *(values.shape[1:] if values is not None else [])]),
+        **{name: _given(values) for name, values in zip(("sample_weight", "loss_weight"), weights, strict=True)},
         **{name: str(path) for name, path in files.items()},
     }
+
+
+def _given(values: Any) -> str:
+    return "none" if values is None else "a weight for each row"
 
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")

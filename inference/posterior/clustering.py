@@ -112,7 +112,8 @@ def rows_moved(posterior: Posterior, place: Tensor, left_out: Any, joining: Call
     samples = dict(posterior.samples)
     labels = samples[LABELS]
     each_once = torch.arange(labels.shape[1], device=place.device)
-    if len(labels) > 1 and not torch.equal(place.sort().values, each_once):
+    # gathered rows of several ranks count once each
+    if posterior.shard is None and len(labels) > 1 and not torch.equal(place.sort().values, each_once):
         samples.setdefault(EXPECTED_LOSS, expected_loss(labels, "vi").unsqueeze(1))
     for name in samples.keys() & {LABELS, "responsibilities"}:
         samples[name] = samples[name][:, place.clamp(min=0)]

@@ -16,7 +16,7 @@ import torch
 from setups import by_day
 from two_ranks import on_threads, split, watched
 
-from regbayes.inference import NUTS, SVI, Gibbs, SmallVariance, rows_of
+from regbayes.inference import NUTS, SVI, Gibbs, PartitionPosterior, SmallVariance, rows_of
 from regbayes.inference.distributed import together
 from regbayes.inference.distributed.collectives import Later, all_sum, largest_later, largest_of, own_stream
 from regbayes.inference.distributed.picked import in_turns
@@ -186,30 +186,28 @@ def has(way: str, case: str) -> bool:
     return case in few if way.startswith("small") else "ordinal" not in case
 
 
-def refusal(group, rank, backend, model, y=None, options=None):
+def refusal(group, rank, backend, model, y=None):
     """What a rank says of a fit that is refused."""
     rows = split(X, rank, FIRST)
     with pytest.raises((NotImplementedError, ValueError)) as caught:
-        backend.fit(model, rows, split(y, rank, FIRST), group=group, **(options or {}))
+        backend.fit(model, rows, split(y, rank, FIRST), group=group)
     return f"{type(caught.value).__name__}: {caught.value}"
 
 
 ALONE = "fit on one rank, without group"
 REFUSED = {
-    "the averaging rule": (SVI(rule="averaging"), InfiniteSVM(), Y, {}, 'take rule="gibbs"'),
-    "a joint hinge": (SmallVariance(), InfiniteSVM(loss=CrammerSinger()), Y, {}, "take loss=Hinge()"),
-    "the averaging rule of tasks": (SVI(rule="averaging"), TASKS_OF_NUMBERS, X[:, :2], {}, 'take rule="gibbs"'),
-    "labels to start from": (SmallVariance(init=LABELS), DPM(), None, {}, "leave init out"),
-    "weights of rows": (SVI(), DPM(), None, {"sample_weight": [1.0]}, "leave sample_weight out"),
-    "collapsed scans of features": (Gibbs(scan="collapsed"), LatentFeatureModel(), None, {}, "take scan='slice'"),
-    "weights of losses": (SVI(), InfiniteSVM(), Y, {"loss_weight": [1.0]}, "leave loss_weight out"),
-    "another backend": (NUTS(), DPM(), None, {}, ALONE),
-    "collapsed scans": (Gibbs(scan="collapsed"), DPM(), None, {}, "take scan='slice'"),
-    "Gibbs from labels": (Gibbs(init=LABELS), DPM(), None, {}, "leave init out"),
-    "collapsed scans where components repel": (Gibbs(scan="collapsed"), DDPM(), None, {}, "take scan='slice'"),
-    "Gibbs where states repel, step by step": (Gibbs(scan="direct"), DIH(), None, {}, "take scan='beam'"),
-    "Gibbs of sequences, step by step": (Gibbs(scan="direct"), IHMM(), None, {}, "take scan='beam'"),
-    "Gibbs of sequences from labels": (Gibbs(init=LABELS), IHMM(), None, {}, "leave init out"),
+    "the averaging rule": (SVI(rule="averaging"), InfiniteSVM(), Y, 'take rule="gibbs"'),
+    "a joint hinge": (SmallVariance(), InfiniteSVM(loss=CrammerSinger()), Y, "take loss=Hinge()"),
+    "the averaging rule of tasks": (SVI(rule="averaging"), TASKS_OF_NUMBERS, X[:, :2], 'take rule="gibbs"'),
+    "labels to start from": (SmallVariance(init=LABELS), DPM(), None, "leave init out"),
+    "collapsed scans of features": (Gibbs(scan="collapsed"), LatentFeatureModel(), None, "take scan='slice'"),
+    "another backend": (NUTS(), DPM(), None, ALONE),
+    "collapsed scans": (Gibbs(scan="collapsed"), DPM(), None, "take scan='slice'"),
+    "Gibbs from labels": (Gibbs(init=LABELS), DPM(), None, "leave init out"),
+    "collapsed scans where components repel": (Gibbs(scan="collapsed"), DDPM(), None, "take scan='slice'"),
+    "Gibbs where states repel, step by step": (Gibbs(scan="direct"), DIH(), None, "take scan='beam'"),
+    "Gibbs of sequences, step by step": (Gibbs(scan="direct"), IHMM(), None, "take scan='beam'"),
+    "Gibbs of sequences from labels": (Gibbs(init=LABELS), IHMM(), None, "leave init out"),
 }
 
 
@@ -240,17 +238,116 @@ def test_a_function_is_a_feature_map_on_all_ranks(two_ranks) -> None:
     assert "components with rows of rank 1" in other
 
 
-def weighted(group, rank):
-    """What a rank is told where the second one alone has weights."""
-    weights = torch.ones(len(X) - FIRST) if rank else None
-    return refusal(group, rank, SVI(), DPM(), None, {"sample_weight": weights})
+TIMES = torch.tensor([0.5, 1.0, 2.0, 0.0, 3.0, 1.5, 0.25])[torch.arange(len(X)) % 7]
 
 
-def test_weights_of_one_rank_are_refused_on_all(two_ranks) -> None:
-    first, second = two_ranks(weighted)
-    said = "SVI of DPM with sample_weight does not run on several ranks yet; leave sample_weight out."
-    assert first == f"ValueError: Rank 1 of 2 cannot begin: {said}"
-    assert second == f"NotImplementedError: {said}"
+def weighted(group, rank, backend, case, name, times, files=None):
+    """The posterior of rows, or of losses, that count as often as TIMES says; without a group, of all rows."""
+    model, *both = CASES[case]
+    rows, y, times = (part if group is None else split(part, rank, FIRST) for part in (*both, times))
+    return backend.fit(model, rows, y, **{name: times}, group=group, **(files or {}))
+
+
+def weighted_samples(*call):
+    found = weighted(*call)
+    return found.samples, found.trace.values
+
+
+WEIGHTED = [
+    (
+        SVI(num_steps=15),
+        "sample_weight",
+        ("DPM", "InfiniteSVM, regression", "DDPM", "BNMC", "BNMC, multinomial", "MedLDA"),
+    ),
+    (SVI(num_steps=12, batch_size=3, num_full_steps=3), "sample_weight", ("DPM of counts", "InfiniteSVM", "BNMC")),
+    (SVI(num_steps=15), "loss_weight", ("InfiniteSVM", "InfiniteSVM, regression")),
+    (SMALL, "sample_weight", ("DPM", "InfiniteSVM", "DDPM of two directions", "BNMC", "features, logistic")),
+]
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize(("backend", "name", "case"), [(*way, case) for *way, cases in WEIGHTED for case in cases])
+def test_rows_of_two_ranks_have_weights(two_ranks, backend, name, case) -> None:
+    times = TIMES.ceil() if case == "MedLDA" else TIMES
+    call = backend, case, name, times
+    require_equal(two_ranks(weighted_samples, *call), weighted_samples(None, 0, *call))
+
+
+@pytest.mark.parametrize("name", ["sample_weight", "loss_weight"])
+def test_weights_of_one_rank_may_all_be_1(two_ranks, name) -> None:
+    call = SVI(num_steps=8), "InfiniteSVM", name, TIMES.where(torch.arange(len(X)) >= FIRST, 1.0)
+    require_equal(two_ranks(weighted_samples, *call), weighted_samples(None, 0, *call))
+
+
+def repeated(group, rank, backend, model, times):
+    """The samples, but for assignments, of a fit with weights, and of one to as many copies of each row."""
+    rows, times = split(X, rank, FIRST), split(times, rank, FIRST)
+    fits = [
+        backend.fit(model, rows, sample_weight=times, group=group),
+        backend.fit(model, rows.repeat_interleave(times.long(), 0), group=group),
+    ]
+    return [{name: value for name, value in fit.samples.items() if name not in HELD} for fit in fits]
+
+
+HELD = {"assignments", "features"}
+
+
+@pytest.mark.parametrize("model", [DPM(truncation=6), LatentFeatureModel(truncation=6)], ids=repr)
+def test_a_row_of_weight_two_is_two_rows_of_its_rank(two_ranks, model) -> None:
+    for weighted, copied in two_ranks(repeated, Gibbs(scan="slice", num_samples=3, num_warmup=2), model, TIMES.ceil()):
+        assert weighted.keys() == copied.keys()
+        assert all(torch.equal(weighted[name], copied[name]) for name in weighted)
+
+
+def saved(group, rank, folder, backend):
+    """The rows that a rank has, those of all of them, and those of the posterior that all have saved."""
+    own = weighted(group, rank, backend, "DPM", "sample_weight", TIMES.ceil())
+    own.save(folder / "posterior", group=group)
+    whole = own.gather(group)
+    return own.samples["assignments"], whole.samples["assignments"], whole.partition()
+
+
+@pytest.mark.parametrize("backend", [SVI(num_steps=4), Gibbs(scan="slice", num_samples=40, num_warmup=2)], ids=repr)
+def test_rows_of_weight_zero_are_gathered_and_saved_with_the_others(two_ranks, backend, tmp_path) -> None:
+    (first, whole, partition), (second, same, other) = two_ranks(saved, tmp_path, backend)
+    assert torch.equal(whole, torch.cat([first, second], 1))
+    assert torch.equal(whole, same)
+    assert torch.equal(partition, other)
+    assert whole.shape[1] == len(X)
+    assert torch.equal(PartitionPosterior.load(tmp_path / "posterior").samples["assignments"], whole)
+
+
+def test_one_process_goes_on_from_the_checkpoint_of_ranks_with_weights(two_ranks, tmp_path) -> None:
+    path, case = tmp_path / "state", ("InfiniteSVM", "sample_weight", TIMES)
+    two_ranks(weighted_samples, SVI(num_steps=8), *case, {"checkpoint": path})
+    whole, further = SVI(num_steps=15), {"resume": path}
+    require_equal(2 * [weighted_samples(None, 0, whole, *case, further)], weighted_samples(None, 0, whole, *case))
+
+
+def wrongly_weighted(group, rank, kind):
+    """What a rank is told of weights that the second one alone has, or has wrong."""
+    times = {"on one rank": None if rank == 0 else torch.ones(len(X) - FIRST)}.get(kind, split(TIMES, rank, FIRST))
+    if rank and kind == "negative":
+        times = times.index_fill(0, torch.tensor([3]), -1.0)
+    with pytest.raises(ValueError, match="weight") as caught:
+        (Gibbs(scan="slice") if kind == "fractions" else SVI()).fit(
+            DPM(), split(X, rank, FIRST), sample_weight=times, group=group
+        )
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "match"),
+    [
+        ("on one rank", "Ranks differ in the sample_weight: rank 0 has none, rank 1 has a weight for each row"),
+        ("negative", r"Rank 1 of 2 cannot begin: sample_weight is -1.0 in row 3"),
+        ("fractions", r"Rank 0 of 2 cannot begin: sample_weight is 0.5 in row 0; Gibbs takes whole numbers"),
+    ],
+)
+def test_wrong_weights_are_refused_on_all_ranks(two_ranks, kind, match) -> None:
+    first, second = two_ranks(wrongly_weighted, kind)
+    assert first == second
+    assert first.startswith(match)
 
 
 def spoiled(group, rank, kind):
