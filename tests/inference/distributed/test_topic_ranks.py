@@ -114,5 +114,5 @@ def test_concentrations_see_the_documents_of_all_ranks(known) -> None:
 
 def test_the_scan_of_single_tokens_names_the_other_one(two_ranks) -> None:
     for backend, mend in ((Gibbs(scan="collapsed"), "take scan='blocked'"), (Gibbs(init=Y), "leave init out")):
-        for said in two_ranks(refusal, backend, LDA(), None, {}):
+        for said in two_ranks(refusal, backend, LDA()):
             assert f"Gibbs of LDA does not run on several ranks yet; {mend}." in said
