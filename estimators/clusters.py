@@ -39,9 +39,9 @@ class _Clusters(ClusterMixin, PosteriorEstimator):
 
 
 class Choice(NamedTuple):
-    """The covariances of a model, and what their fit to at most 600 rows found."""
+    """A mixture, and what its fit to at most 600 rows found."""
 
-    likelihood: Any
+    model: DPM
     bound: float = -np.inf
     clusters: int = 0
     posterior: Any = None  # of all rows, in the order of their hash; None: of some, or there was no fit
@@ -50,46 +50,58 @@ class Choice(NamedTuple):
 
 
 def covarying(inference: Backend, rows: NDArray[Any], weights: NDArray[np.float64] | None) -> Choice:
-    """The covariances whose mixture reaches the highest bound on rows [N, D] that count `weights` [N] times.
+    """The mixture that reaches the highest bound on rows [N, D] that count `weights` [N] times.
 
-    They are diagonal, full, or full with a prior of `degrees_of_freedom` D + 2, which lets correlations be as strong as
-    they are. If the best of these has a single cluster, full ones whose prior expects the correlations of all rows
-    compete with it: they tell clusters apart that are long in the same direction. Fits of at most 600 rows run until
-    they converge. These rows are chosen by their content, so that the order of rows does not matter. Diagonal without a
-    fit: for a backend that has no bound or draws to weigh covariances by, for one column, for more than 32, whose
-    sweeps take long, and for fewer than two rows that count.
+    Its covariances are diagonal, full, or full with a prior of `degrees_of_freedom` D + 2, which lets correlations be
+    as strong as they are. If the best of these has a single cluster, full ones whose prior expects the correlations of
+    all rows compete with it: they tell clusters apart that are long in the same direction. If it has clusters in more
+    than two thirds of its components, mixtures of twice as many compete. Fits of at most 600 rows run until they
+    converge. These rows are chosen by their content, so that the order of rows does not matter. One column, or more
+    than 32, whose sweeps take long, have diagonal covariances. `DPM()` without a fit for a backend that has no bound or
+    draws to weigh mixtures by, and for fewer than two rows that count.
     """
     counted = slice(None) if weights is None else weights > 0
     rows, weights = rows[counted], None if weights is None else weights[counted]
-    if inference.kind == "objective" or not 1 < rows.shape[1] <= _MOST_COLUMNS or len(rows) < 2:
-        return Choice(DiagonalGaussian())
+    if inference.kind == "objective" or len(rows) < 2:
+        return Choice(DPM())
     ordered = sort_rows(rows, None, weights, merge=True)
-    best = max((_pilot(family, ordered) for family in _families(rows.shape[1])), key=_bound)
-    return best if best.clusters > 1 else max(best, _pilot(FullGaussian(scale="covariance"), ordered), key=_bound)
+    best = _best(ordered, DPM().truncation)
+    if best.clusters == 1 and 1 < rows.shape[1] <= _MOST_COLUMNS:
+        return max(best, _pilot(DPM(FullGaussian(scale="covariance")), ordered), key=_bound)
+    while best.clusters > 2 / 3 * best.model.truncation:
+        more = _best(ordered, 2 * best.model.truncation)
+        if more.bound <= best.bound:
+            break
+        best = more
+    return best
 
 
-def _families(columns: int) -> list[Any]:
-    found = [DiagonalGaussian(), FullGaussian()]
-    # with few columns the default is the same
-    return found if columns <= 4 else [*found, FullGaussian(degrees_of_freedom=columns + 2)]
+def _best(rows: SortedRows, truncation: int) -> Choice:
+    families: list[Any] = [DiagonalGaussian()]
+    columns = rows.X.shape[1]
+    if 1 < columns <= _MOST_COLUMNS:
+        families.append(FullGaussian())
+    if 4 < columns <= _MOST_COLUMNS:  # with fewer the default is the same
+        families.append(FullGaussian(degrees_of_freedom=columns + 2))
+    return max((_pilot(DPM(family, truncation=truncation), rows) for family in families), key=_bound)
 
 
 def _bound(found: Choice) -> float:
     return found.bound
 
 
-def _pilot(family: Any, rows: SortedRows) -> Choice:
+def _pilot(model: DPM, rows: SortedRows) -> Choice:
     """What a fit until it converges finds, of the first rows alone if there are many."""
     some = slice(_NUM_PILOT)
     counts = None if rows.weights is None else rows.weights[some]
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         pilot = SVI(progress=False)
-        found = pilot.fit(DPM(family), rows.X[some], sample_weight=counts, on_interrupt="raise")
+        found = pilot.fit(model, rows.X[some], sample_weight=counts, on_interrupt="raise")
     bound, clusters = found.trace.best, len(found.partition().unique())
     if len(rows.X) > _NUM_PILOT:
-        return Choice(family, bound, clusters)
-    return Choice(family, bound, clusters, found, rows.place, said)
+        return Choice(model, bound, clusters)
+    return Choice(model, bound, clusters, found, rows.place, said)
 
 
 _NUM_PILOT, _MOST_COLUMNS = 600, 32  # a step with full covariances is cubic in the columns
@@ -111,7 +123,8 @@ class Clusterer(_Clusters):
     ----------
     model : a model without classes; None: `DPM()`, with `FullGaussian()` or `FullGaussian(degrees_of_freedom=D + 2)` if
         there are at most 32 columns and fits of some 600 rows reach a higher bound of the log evidence with it, or with
-        `FullGaussian(scale="covariance")` if those find a single cluster (not for `SmallVariance`)
+        `FullGaussian(scale="covariance")` if those find a single cluster; and with a `truncation` above 20 if those
+        find many (not for `SmallVariance`)
     inference : a backend of `regbayes.inference`, which has the seed; None: `SVI()`, which needs no penalty or number
         of clusters
 
@@ -156,7 +169,7 @@ class Clusterer(_Clusters):
         rows = self.fit_data(X) if source is None else first_rows(source)
         (model, inference), weights = self.parts(), self.row_weights(sample_weight, rows)
         choice = None if self.model is not None else covarying(inference, rows, weights)
-        parts = model if choice is None else model.replace(likelihood=choice.likelihood), inference
+        parts = model if choice is None else choice.model, inference
         if source is not None:
             self.fit_source(parts, source)
         elif choice is not None and self.inference is None and len(choice.place) == len(rows):
@@ -304,7 +317,7 @@ class SequenceClusterer(_Clusters):
         steps = self.fit_data(X)
         if self.model is None:
             observed = steps[~np.isnan(steps).any(1)]
-            model = model.replace(likelihood=covarying(inference, observed, None).likelihood)
+            model = model.replace(likelihood=covarying(inference, observed, None).model.likelihood)
         self.posterior_ = inference.fit(model, steps, lengths=lengths, on_interrupt=self.on_interrupt)
         return self._numbered()
 

@@ -37,8 +37,10 @@ def read_rows(estimator: Any, X: Any, **checks: Any) -> Any:
     X = array_like("X", X)
     if not scipy.sparse.issparse(X):
         values = named("X", lambda: np.asarray(X))
-        if values.dtype.kind == "O":
+        if values.dtype.kind in "OmM":  # dates and durations alone would pass as nanoseconds
             _require_numbers(X)
+        if values.dtype.kind in "mM":
+            raise TypeError(f"X has values of type {values.dtype}; expected numbers. Turn dates into numbers.")
         if has_text(values):
             raise ValueError(
                 "X has text; expected numbers. Encode it, or convert columns of digits with X.astype(float)."

@@ -76,6 +76,8 @@ class MultiTaskRegressorCV(Search, MultiTaskRegressor):
         """
         (rows, targets), parts = self.read_tasks(X, y, tasks), self.parts()
         known = np.any(~np.isnan(targets), axis=1).astype(np.float64)  # rows without a target tell the folds nothing
+        if not known.any():
+            raise ValueError("y has no target that is not NaN. Give some.")
         found = self.search(parts, Rows(rows, targets, np.asarray(known)), groups)
         started = time.perf_counter()
         self.posterior_ = self.fitted((at(parts[0], *found.best.steps[-1]), parts[1]), rows, targets)

@@ -1,6 +1,7 @@
 """Models and their parts (priors, likelihoods, losses, feature maps, targets): joint densities, without inference."""
 
 from . import compiled, domains
+from .arrays import MissingLabelWarning
 from .base import Model
 from .bnmc import BNMC
 from .data import Data
@@ -109,6 +110,7 @@ __all__ = [
     "Masked",
     "MaskedBernoulli",
     "MedLDA",
+    "MissingLabelWarning",
     "Mixture",
     "MixtureOfFiniteMixtures",
     "Model",

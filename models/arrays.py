@@ -17,6 +17,7 @@ from .domains import LARGEST, shown
 from .numbers import as_tensor, require_readable
 from .sparse import Rows, SparseRows, first_entry
 from .sums import all_count, all_values
+from .warning import warn
 
 
 def as_features(
@@ -229,11 +230,15 @@ def _is_table(steps: Any) -> bool:
     return getattr(steps, "ndim", None) == 2
 
 
+class MissingLabelWarning(UserWarning):
+    """A label -1 is read as missing, or as a class, where it may be either."""
+
+
 def read_labels(y: Tensor, classes: Tensor | None) -> tuple[Tensor, Tensor]:
     """(class indices [...], sorted classes [L], at least two) from integer labels y [...], each in `classes` if given.
 
-    NaN is a missing label, and so is -1 unless it is a class: one of `classes`, or with +1 the only label. Its index
-    is -1.
+    NaN is a missing label, and so is -1 unless it is a class: one of `classes`, or with +1 the only label, or one of
+    several negative ones. Its index is -1.
     """
     known = ~y.isnan()
     if y.is_floating_point():
@@ -250,8 +255,14 @@ def read_labels(y: Tensor, classes: Tensor | None) -> tuple[Tensor, Tensor]:
     y = y.long()
     if classes is None:
         classes = all_values(y[known])
-        if classes.tolist() != [-1, 1]:
+        if classes.tolist() != [-1, 1] and int((classes < 0).sum()) == 1:
             classes = classes[classes != -1]
+            if classes.tolist() == [0, 1]:
+                warn(
+                    "y has the labels -1, 0 and 1, of which -1 is read as missing. If it is a class, pass "
+                    "classes=[-1, 0, 1] to the model; if not, NaN in its place says so.",
+                    MissingLabelWarning,
+                )
     if -1 not in classes.tolist():
         known = known & (y != -1)
     if not len(classes):

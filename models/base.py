@@ -210,7 +210,8 @@ def with_factor(model: Any) -> Any:
 class Labelled:
     """A mixin for models with fields `loss`, `classes` and `target`, which are resolved from y.
 
-    A missing target is NaN in y, or -1 among integer labels (unless the labels are the signs -1 and +1).
+    A missing target is NaN in y, or -1 among integer labels (unless the labels are -1 and +1, or others are negative
+    too).
     """
 
     loss: Loss

@@ -29,8 +29,8 @@ class InfiniteLatentSVM(Labelled, FeatureModel):
     """Latent binary features shaped by a likelihood of X and by a margin loss on y.
 
     Entries of X that are NaN are missing, and so are targets that are NaN, or -1 among integer labels (unless the
-    labels are the signs -1 and +1). Rows without a target shape the features through x alone; for transductive
-    prediction, include the rows to predict in the fit, without targets.
+    labels are -1 and +1, or others are negative too). Rows without a target shape the features through x alone; for
+    transductive prediction, include the rows to predict in the fit, without targets.
 
     Parameters
     ----------

@@ -29,8 +29,8 @@ from .targets import Classes, Target
 class InfiniteSVM(Labelled, Mixture):
     """DP mixture of max-margin classifiers, for two or more classes, or real targets with a regression loss.
 
-    A missing target is NaN in y, or -1 among integer labels (unless the labels are the signs -1 and +1): such a row
-    shapes the components through x alone.
+    A missing target is NaN in y, or -1 among integer labels (unless the labels are -1 and +1, or others are negative
+    too): such a row shapes the components through x alone.
 
     Parameters
     ----------

@@ -49,7 +49,7 @@ class MedLDA(Labelled, TopicModel):
     """Max-margin supervised topics, for two or more classes, or real targets with a regression loss.
 
     X holds counts [N, V] of words, sparse or dense. A missing target is NaN in y, or -1 among integer labels (unless
-    the labels are the signs -1 and +1): such a document shapes the topics through its words alone.
+    the labels are -1 and +1, or others are negative too): such a document shapes the topics through its words alone.
 
     Parameters
     ----------

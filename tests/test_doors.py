@@ -129,6 +129,17 @@ def test_columns_of_a_frame_without_numbers_are_named(columns: Any, error: Any, 
             fit(X)
 
 
+@pytest.mark.parametrize("dates", [DATES, DATES - DATES[0]], ids=["dates", "durations"])
+def test_dates_alone_are_no_numbers(dates: Any) -> None:
+    pd = pytest.importorskip("pandas")
+    for X, match in (
+        (pd.DataFrame({"a": dates, "b": dates}), "^X has columns that are not numeric: 'a' "),
+        (np.column_stack([dates, dates]), "^X has values of type .*64.*; expected numbers"),
+    ):
+        with pytest.raises(TypeError, match=match):
+            Clusterer(inference=QUICK).fit(X)
+
+
 def test_columns_of_a_frame_with_numbers_of_any_type_are_read() -> None:
     X = frame({"objects": Y.astype(object), "bits": Y > 0, "decimals": [Decimal(int(code)) for code in Y]})
     X = X.assign(codes=X["bits"].astype(int).astype("category"))

@@ -126,7 +126,7 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
     def _log_joint(self, X: Tensor, index: Tensor) -> Tensor:
         """log p(x_n, y_n | draw) [S, N] of rows [N, D] with class indices [N]; -1: not known."""
         found = []
-        for mixture in self.score_mixtures(X):
+        for mixture in self.score_mixtures(X, spread=True):
             log_labels = self._averaged(mixture).log()
             own = log_labels.gather(2, index.clamp(min=0)[:, None, None].expand(-1, log_labels.shape[1], 1)).squeeze(2)
             found.append((mixture.log_weights + own.where(index.unsqueeze(1) >= 0, 0.0)).logsumexp(1))

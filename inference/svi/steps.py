@@ -21,7 +21,7 @@ from ..distributed.stream import Stream
 from ..protocol import Model
 from ..running.chains import LABELS
 from ..running.engine import Draw, Kernel
-from ..truncation import warn_if_full
+from ..truncation import warn_if_nearly_full
 from .backend import SVI
 from .factors import Variational, loss_of
 from .rules import NATURAL, RULES, Rule
@@ -94,7 +94,7 @@ class Steps(Generic[S, D, M]):
     draw: Callable[[S, Any, M], Draw]  # the draw for the posterior, from data or a stream
     stochastic: Stochastic[S, D, M] | None = None  # None: every sweep needs all rows
     rows: str = "responsibilities"  # field of the state that `complete` fills
-    warn: Callable[[list[Draw], Any], None] = warn_if_full  # warns about a truncation that is too small
+    warn: Callable[[list[Draw], Any], None] = warn_if_nearly_full  # warns about a truncation that is too small
     polish: Callable[[S, D, M], S] | None = None  # solves the state's dual to rounding error
 
     def kernel(self, backend: SVI, model: M) -> Kernel:

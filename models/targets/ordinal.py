@@ -8,13 +8,14 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ..arrays import read_labels
+from ..arrays import MissingLabelWarning, read_labels
 from ..domains import shown
 from ..losses import AllThresholds
 from ..losses.all_thresholds import Increasing
 from ..losses.base import Loss
 from ..sparse import Rows
 from ..sums import all_values
+from ..warning import warn
 from .base import ClassTarget
 
 
@@ -51,6 +52,12 @@ class Ordinal(ClassTarget):
 
     def find_classes(self, y: Tensor, like: Rows) -> Tensor:
         levels = all_values(y[~y.isnan()].double())
+        if self.classes is None and levels[:2].tolist() == [-1, 0] and len(levels) > 3:
+            warn(
+                "y has the levels -1, 0, 1, ..., of which Ordinal() reads -1 as the lowest. If it stands for a missing "
+                f"label, pass NaN; if not, Ordinal(classes={levels.long().tolist()}) says so.",
+                MissingLabelWarning,
+            )
         return read_labels(y, levels.long() if self.classes is None and len(levels) > 1 else self.classes)[1]
 
     def codes(self) -> Tensor:

@@ -432,10 +432,10 @@ def test_a_clusterer_of_one_column_or_of_many_has_columns_apart() -> None:
     for columns in (1, 33):
         rows = np.random.default_rng(0).normal(size=(60, 1)) * np.ones(columns)
         found = covarying(SVI(), rows + 0.1 * np.random.default_rng(1).normal(size=rows.shape), None)
-        assert isinstance(found.likelihood, DiagonalGaussian)
-        assert found.posterior is None
+        assert isinstance(found.model.likelihood, DiagonalGaussian)
+        assert np.array_equal(found.posterior.partition().unique(), np.arange(found.clusters))
     found = covarying(SVI(), np.zeros((5, 2)), np.array([0.0, 0.0, 0.0, 0.0, 1.0]))
-    assert isinstance(found.likelihood, DiagonalGaussian)
+    assert isinstance(found.model.likelihood, DiagonalGaussian)
     assert found.posterior is None
 
 
@@ -455,7 +455,7 @@ def test_the_covariances_of_many_rows_are_those_of_some_whatever_their_order(mon
     fits = list[tuple[int, float]]()
     for order in (np.arange(300), np.random.default_rng(0).permutation(300)):
         found = covarying(SVI(), rows[order], None)
-        assert isinstance(found.likelihood, FullGaussian)
+        assert isinstance(found.model.likelihood, FullGaussian)
         assert found.posterior is None
         fit = Clusterer().fit(rows[order])
         fits.append((len(fit.labels_), fit.posterior_.trace.best))
@@ -483,6 +483,20 @@ def test_long_clusters_that_vary_alike_are_found() -> None:
     plain = Clusterer(DPM(FullGaussian())).fit(X)
     assert plain.n_components_ == 1
     assert found.posterior_.trace.best > plain.posterior_.trace.best
+
+
+@pytest.mark.parametrize("num_columns", [5, 40])
+def test_as_many_clusters_as_components_are_found(num_columns: int) -> None:
+    """Twenty components are too few for twenty clusters: where two have a seed in one cluster, another has none."""
+    stream, group = np.random.default_rng(5), np.arange(600) % 20
+    X = 9 * stream.normal(size=(20, num_columns))[group] + stream.normal(size=(600, num_columns))
+    found = Clusterer().fit(X)
+    assert found.posterior_.model.truncation > 20
+    assert adjusted_rand_score(group, found.labels_) > 0.9
+    few = Clusterer(DPM(found.posterior_.model.likelihood), SVI(num_steps=30))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TruncationWarning)
+        assert few.fit(X).posterior_.trace.best < found.posterior_.trace.best
 
 
 def test_the_fit_that_chose_covariances_is_the_fit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -204,6 +204,8 @@ def test_searches_of_tasks_refuse_what_they_cannot_search():
         MultiTaskRegressorCV(strengths=[]).fit(X, y, tasks=task)
     with pytest.raises(ValueError, match=r"needs a model of many tasks such as .* Use RegressorCV for others"):
         MultiTaskRegressorCV(InfiniteSVM()).fit(X, y, tasks=task)
+    with pytest.raises(ValueError, match="y has no target that is not NaN"):
+        MultiTaskRegressorCV().fit(X, np.full((len(X), 2), np.nan))
     with pytest.raises(ValueError, match="cv is 1; expected at least 2 folds"):
         MultiTaskRegressorCV(cv=1).fit(X, y, tasks=task)
     with pytest.raises(ValueError, match="X and groups: Found input variables with inconsistent numbers"):

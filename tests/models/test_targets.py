@@ -28,6 +28,7 @@ from regbayes.models import (
     Loss,
     Masked,
     MedLDA,
+    MissingLabelWarning,
     MultiTaskInfiniteLatentSVM,
     OneVsRest,
     Ordinal,
@@ -286,6 +287,14 @@ def test_ordinal_counts_the_thresholds_below_the_score(loss) -> None:
     found = target.decode(scores, target.factor(loss))
     expected = target.labels[(scores > torch.tensor([-0.4, 1.1])).sum(1)]
     assert torch.equal(found, expected)
+
+
+def test_a_level_of_minus_one_below_more_than_two_is_told() -> None:
+    """It may be what others write for a missing label; levels that are given say that it is none."""
+    X, y = torch.arange(4.0).double().unsqueeze(1), torch.tensor([-1, 0, 1, 2])
+    with pytest.warns(MissingLabelWarning, match=r"reads -1 as the lowest.*Ordinal\(classes=\[-1, 0, 1, 2\]\) says so"):
+        InfiniteSVM(target=Ordinal()).resolve(X, y)
+    assert InfiniteSVM(target=Ordinal(classes=[-1, 0, 1, 2])).resolve(X, y).classes.tolist() == [-1, 0, 1, 2]
 
 
 @pytest.mark.parametrize("levels", [[-1, 0, 1], [-2, -1, 2], [-1, 3]])

@@ -318,6 +318,16 @@ def test_partition_losses_are_their_definitions() -> None:
     torch.testing.assert_close(expected_loss(draws, "vi"), torch.full((2,), distance / 2, dtype=torch.float64))
 
 
+def test_likelihoods_of_variational_draws_have_the_probabilities_that_are_predicted() -> None:
+    """Both average over the law of the classifiers."""
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn(40, 2, generator=generator, dtype=torch.float64)
+    y = (X[:, 0] + torch.randn(40, generator=generator, dtype=torch.float64) > 0).long()
+    posterior, rows = SVI(num_steps=20).fit(InfiniteSVM(loss=Logistic()), X, y), 4 * X
+    share = (posterior.log_likelihood(rows, torch.ones(40)) - posterior.log_likelihood(rows)).exp()
+    torch.testing.assert_close(share[0], posterior.predict_proba(rows)[:, 1])
+
+
 @pytest.mark.filterwarnings("default")
 def test_arviz_gets_chains_and_draws(gibbs: Posterior) -> None:
     arviz = pytest.importorskip("arviz")

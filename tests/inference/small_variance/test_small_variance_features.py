@@ -395,8 +395,7 @@ def test_features_without_labels_are_bp_means(generator) -> None:
 def test_breast_cancer_is_told_by_a_few_features() -> None:
     X, y = load_breast_cancer(return_X_y=True)
     X, y = torch.as_tensor(StandardScaler().fit_transform(X)), torch.as_tensor(y)
-    posterior = SmallVariance(num_components=3, progress=False).fit(
-        InfiniteLatentSVM(feature_map=None), X[:200], y[:200]
-    )
+    backend = SmallVariance(num_components=3, num_restarts=6, progress=False)
+    posterior = backend.fit(InfiniteLatentSVM(feature_map=None), X[:200], y[:200])
     assert 2 <= posterior.num_latent_features <= 6
     assert (posterior.predict(X[200:]) == y[200:]).double().mean() > 0.85  # the larger class has 0.68

@@ -31,6 +31,7 @@ from regbayes.inference.svi.partition import factors as sticks
 from regbayes.inference.svi.partition import kernel as partition
 from regbayes.inference.svi.sequence import kernel as sequence
 from regbayes.inference.svi.steps import Minibatch
+from regbayes.inference.truncation import warn_if_nearly_full
 from regbayes.models import (
     DDPM,
     DIH,
@@ -523,6 +524,22 @@ def test_the_sweeps_that_finish_a_stochastic_fit_stop_once_they_rise_little(cpu_
 def test_a_binding_truncation_warns_with_a_remedy(model, remedy, cpu_generator) -> None:
     with pytest.warns(TruncationWarning, match=re.escape(f"truncation=4{remedy}") + "$"):
         SVI(progress=False).fit(model, blobs(100, cpu_generator)[0])
+
+
+def test_a_nearly_full_mixture_may_have_missed_clusters() -> None:
+    """Twenty clusters far apart: some get two of twenty seeds. With labels only a full mixture is told."""
+    stream = torch.Generator().manual_seed(5)
+    y = torch.arange(400) % 20
+    X = 8 * torch.randn(20, 5, generator=stream, dtype=torch.float64)[y]
+    X = X + torch.randn(X.shape, generator=stream, dtype=torch.float64)
+    with pytest.warns(TruncationWarning, match=r"^1[789] of 20 components are occupied .* may bind\. .* truncation=40"):
+        SVI().fit(DPM(), X)
+    labels, model = torch.arange(20).repeat_interleave(2), InfiniteSVM()
+    warn_if_nearly_full([{"assignments": labels.clamp(max=18)}], model)
+    with pytest.warns(
+        TruncationWarning, match=r"^All 20 components are occupied in 1 of 1 draws, so the truncation binds"
+    ):
+        warn_if_nearly_full([{"assignments": labels}], model)
 
 
 @pytest.mark.parametrize("loss", [Hinge(2.0, 1.5), Logistic()], ids=name_of)
