@@ -292,7 +292,7 @@ def _without_blank_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _not_text(path: str) -> CommandError:
-    return CommandError(f"{path!r} is not a text file in UTF-8. Export it as CSV.")
+    return CommandError(f"{path!r} is not a text file in UTF-8. Save it as CSV in UTF-8.")
 
 
 _GZIP, _PARQUET, _ARROW = b"\x1f\x8b", b"PAR1", b"ARROW1"

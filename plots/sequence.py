@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, to_rgb
 from scipy.optimize import linear_sum_assignment
 
-from ..inference import PartitionPosterior, SequencePosterior
+from ..inference import MultiLabelPosterior, PartitionPosterior, SequencePosterior
 from ..models.arrays import as_sequences
 from .axes import as_groups, axes_or_new, color_of, require_posterior
 
@@ -53,9 +53,11 @@ def plot_states(states: Any, truth: Any = None, lengths: Any = None, ax: Axes | 
     return ax
 
 
-def plot_num_components(posterior: PartitionPosterior | SequencePosterior, ax: Axes | None = None) -> Axes:
+def plot_num_components(
+    posterior: PartitionPosterior | SequencePosterior | MultiLabelPosterior, ax: Axes | None = None
+) -> Axes:
     """The number of occupied components in every kept draw, one line for each chain."""
-    require_posterior(posterior, PartitionPosterior, SequencePosterior)
+    require_posterior(posterior, PartitionPosterior, SequencePosterior, MultiLabelPosterior)
     ax = axes_or_new(ax)
     numbers = torch.tensor([len(torch.unique(draw)) for draw in posterior.samples["assignments"]])
     for index, chain in enumerate(numbers.split(posterior.num_draws)):

@@ -5,16 +5,18 @@ from __future__ import annotations
 import torch
 from matplotlib.axes import Axes
 
-from ..inference import PartitionPosterior, SequencePosterior
+from ..inference import MultiLabelPosterior, PartitionPosterior, SequencePosterior
 from .axes import axes_or_new, require_posterior
 
 
-def plot_similarity(posterior: PartitionPosterior | SequencePosterior, ax: Axes | None = None) -> Axes:
+def plot_similarity(
+    posterior: PartitionPosterior | SequencePosterior | MultiLabelPosterior, ax: Axes | None = None
+) -> Axes:
     """Posterior co-assignment probability [N, N] of the training points, ordered by the point partition.
 
     Components stand in order of size; within one, points stand in order of their mean similarity to it.
     """
-    require_posterior(posterior, PartitionPosterior, SequencePosterior)
+    require_posterior(posterior, PartitionPosterior, SequencePosterior, MultiLabelPosterior)
     ax = axes_or_new(ax)
     similarity, partition = posterior.similarity().cpu(), posterior.partition().cpu()
     sizes = torch.bincount(partition)

@@ -11,7 +11,7 @@ from matplotlib.patches import Ellipse
 from sklearn.datasets import load_iris, make_blobs
 
 from regbayes.inference import SVI, Gibbs, Posterior, SmallVariance
-from regbayes.models import DPM, EpsilonInsensitive, Hinge, InfiniteSVM, SphericalGaussian
+from regbayes.models import BNMC, DPM, EpsilonInsensitive, Hinge, InfiniteSVM, SphericalGaussian
 from regbayes.plots import plot_components, plot_similarity, plot_trace
 from regbayes.plots.components import chord
 
@@ -142,6 +142,12 @@ def test_traces_of_several_backends_share_a_scale(crossed, ax):
         assert line.get_ydata()[0] == 0
         assert line.get_ydata()[-1] == 1
     assert [text.get_text().split()[0] for text in ax.get_legend().get_texts()] == ["small_variance", "gibbs", "svi"]
+
+
+def test_similarity_of_label_sets_is_shown(ax):
+    X, group = make_blobs(60, centers=[[0, 0], [20, 0], [0, 20]], random_state=0)
+    plot_similarity(SVI(num_steps=10).fit(BNMC(), X, np.stack([group == 0, group > 0], 1).astype(float)), ax=ax)
+    assert ax.images[0].get_array().shape == (60, 60)
 
 
 def test_similarity_is_in_blocks(ax):

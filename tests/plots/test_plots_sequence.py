@@ -10,7 +10,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from regbayes.inference import SVI, Gibbs
-from regbayes.models import DDPM, DPM, IHMM, Hinge
+from regbayes.models import BNMC, DDPM, DPM, IHMM, Hinge
 from regbayes.plots import plot_hyperplanes, plot_num_components, plot_partition, plot_states
 from regbayes.plots.axes import color_of
 
@@ -131,9 +131,11 @@ def test_hyperplanes_that_cannot_be_drawn_are_refused(clusters, ax):
 # -- numbers of components ---------------------------------------------------------------------------------------------
 
 
-def test_numbers_of_components_of_every_chain(ax):
+@pytest.mark.parametrize("model", [IHMM(truncation=5), BNMC(truncation=9)], ids=repr)
+def test_numbers_of_components_of_every_chain(ax, model):
     X = np.random.default_rng(0).normal(size=(20, 1))
-    posterior = Gibbs(num_samples=6, num_warmup=2, num_chains=2, scan="blocked").fit(IHMM(truncation=5), X)
+    y = (X > [0.0, 0.5]).astype(float) if isinstance(model, BNMC) else None
+    posterior = Gibbs(num_samples=6, num_warmup=2, num_chains=2, scan="blocked").fit(model, X, y)
     assert plot_num_components(posterior, ax=ax) is ax
     shown = np.concatenate([line.get_ydata() for line in ax.lines])
     np.testing.assert_array_equal(shown, [len(torch.unique(draw)) for draw in posterior.samples["assignments"]])
