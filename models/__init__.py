@@ -1,7 +1,6 @@
 """Models and their parts (priors, likelihoods, losses, feature maps, targets): joint densities, without inference."""
 
 from . import compiled, domains
-from .arrays import MissingLabelWarning
 from .base import Model
 from .bnmc import BNMC
 from .data import Data
@@ -63,7 +62,7 @@ from .priors import (
 )
 from .sequence import Sequences, StateSpace
 from .sparse import SparseRows
-from .targets import Binary, ClassTarget, EachClass, Ordinal, Real, Target
+from .targets import Binary, ClassTarget, EachClass, MissingLabelWarning, Ordinal, Real, Target
 from .topics import TopicData, TopicModel
 
 __all__ = [

@@ -17,7 +17,6 @@ from .domains import LARGEST, shown
 from .numbers import as_tensor, require_readable
 from .sparse import Rows, SparseRows, first_entry
 from .sums import all_count, all_values
-from .warning import warn
 
 
 def as_features(
@@ -230,10 +229,6 @@ def _is_table(steps: Any) -> bool:
     return getattr(steps, "ndim", None) == 2
 
 
-class MissingLabelWarning(UserWarning):
-    """A label -1 is read as missing, or as a class, where it may be either."""
-
-
 def read_labels(y: Tensor, classes: Tensor | None) -> tuple[Tensor, Tensor]:
     """(class indices [...], sorted classes [L], at least two) from integer labels y [...], each in `classes` if given.
 
@@ -257,12 +252,6 @@ def read_labels(y: Tensor, classes: Tensor | None) -> tuple[Tensor, Tensor]:
         classes = all_values(y[known])
         if classes.tolist() != [-1, 1] and int((classes < 0).sum()) == 1:
             classes = classes[classes != -1]
-            if classes.tolist() == [0, 1]:
-                warn(
-                    "y has the labels -1, 0 and 1, of which -1 is read as missing. If it is a class, pass "
-                    "classes=[-1, 0, 1] to the model; if not, NaN in its place says so.",
-                    MissingLabelWarning,
-                )
     if -1 not in classes.tolist():
         known = known & (y != -1)
     if not len(classes):

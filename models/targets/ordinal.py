@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ..arrays import MissingLabelWarning, read_labels
+from ..arrays import read_labels
 from ..domains import shown
 from ..losses import AllThresholds
 from ..losses.all_thresholds import Increasing
@@ -17,6 +17,10 @@ from ..sparse import Rows
 from ..sums import all_values
 from ..warning import warn
 from .base import ClassTarget
+
+
+class MissingLabelWarning(UserWarning):
+    """The lowest level is -1, which may stand for a missing label."""
 
 
 @dataclass(eq=False)

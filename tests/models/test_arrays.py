@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from regbayes.models.arrays import (
-    MissingLabelWarning,
     as_features,
     as_sequences,
     as_vector,
@@ -114,7 +113,7 @@ def test_labels_keep_their_values_and_unknown_ones_are_named() -> None:
         ([0.0, np.nan, 2.0, -1.0], [0, -1, 1, -1], [0, 2]),
         ([-1, 1, 1, -1], [0, 1, 1, 0], [-1, 1]),  # signs
         ([-1.0, 1.0, np.nan, -1.0], [0, 1, -1, 0], [-1, 1]),
-        ([-1, 3, 1, 0], [-1, 2, 1, 0], [0, 1, 3]),
+        ([-1, 1, 1, 0], [-1, 1, 1, 0], [0, 1]),
         ([-2, -1, 0, -1], [0, 1, 2, 1], [-2, -1, 0]),  # a class beside another negative one
     ],
 )
@@ -125,14 +124,6 @@ def test_missing_labels_have_index_minus_one(y, index: list[int], classes: list[
     again = labels(torch.tensor(y), found[1])
     assert again[0].tolist() == index
     assert labels(np.full(4, np.nan), found[1])[0].tolist() == [-1] * 4
-
-
-def test_minus_one_beside_zero_and_one_is_missing_and_told() -> None:
-    with pytest.warns(MissingLabelWarning, match=r"-1 is read as missing.*pass classes=\[-1, 0, 1\]"):
-        index, classes = labels([-1, 1, 1, 0])
-    assert index.tolist() == [-1, 1, 1, 0]
-    assert labels([-1, 1, 1, 0], torch.tensor([-1, 0, 1]))[0].tolist() == [0, 2, 2, 1]
-    assert labels([np.nan, 1, 1, 0], classes)[0].tolist() == [-1, 1, 1, 0]
 
 
 def test_targets_follow_the_inputs_dtype() -> None:

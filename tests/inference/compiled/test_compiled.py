@@ -190,5 +190,5 @@ def test_whoever_waits_for_a_compilation_is_told_once_before_it(monkeypatch, cap
     monkeypatch.setattr(Sweeps, "start", lambda *arguments: (njit(lambda x: x + 5)(1), start(*arguments))[1])
     X = np.random.default_rng(0).normal(size=(20, 2))
     for progress in (True, False):
-        SVI(num_steps=2, progress=progress).fit(DPM(truncation=8), X)
+        SVI(num_steps=2, progress=progress).fit(DPM(truncation=20), X)
         assert ("compiling" in capsys.readouterr().err) == progress

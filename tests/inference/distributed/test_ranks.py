@@ -86,7 +86,7 @@ CASES = {
     "InfiniteSVM, regression": (InfiniteSVM(loss=EpsilonInsensitive(), truncation=6), X, REAL),
     "InfiniteSVM, Fourier": (InfiniteSVM(feature_map=RandomFourier(64, common_scale=True), truncation=4), X, Y),
     "InfiniteSVM, Nystroem": (InfiniteSVM(feature_map=Nystroem(num_features=40), truncation=4), X, Y),
-    "InfiniteSVM, ordinal": (InfiniteSVM(target=Ordinal(), truncation=6), X, Y),
+    "InfiniteSVM, ordinal": (InfiniteSVM(target=Ordinal(), truncation=6), X, Y.double().masked_fill(Y < 0, torch.nan)),
     "DDPM": (DDPM(truncation=6), X, None),
     "DDPM of two directions": (
         DDPM(feature_map=PrincipalDirections(2, scaling=0.5), loss=Logistic(), truncation=6),
