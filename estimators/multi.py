@@ -437,7 +437,7 @@ class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):
 
     def _tasks(self, tasks: ArrayLike, X: NDArray[Any], number: int | None = None) -> NDArray[np.int64]:
         """The task [N] of each row of X [N, D], among `number` tasks if they are known."""
-        index = as_tensor("tasks", tasks).numpy()
+        index = as_tensor("tasks", tasks, " Number named tasks: np.unique(tasks, return_inverse=True)[1].").numpy()
         if index.shape != (len(X),) or index.dtype.kind not in "iu":
             raise ValueError(
                 f"tasks has shape {index.shape} and dtype {index.dtype}; expected [{len(X)}], an integer from 0 for "

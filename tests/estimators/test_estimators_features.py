@@ -237,6 +237,8 @@ def test_tasks_as_a_matrix_or_one_for_each_row():
         one.fit(X, y, tasks=tasks - 1)
     with pytest.raises(ValueError, match=r"tasks has shape \(90,\) and dtype float64; expected"):
         one.fit(X, y, tasks=tasks + 0.5)
+    with pytest.raises(ValueError, match=r"Number named tasks: np\.unique\(tasks, return_inverse=True\)\[1\]"):
+        one.fit(X, y, tasks=tasks.astype(str))
 
 
 def rows_of_tasks(num_rows: int = 60, num_tasks: int = 3) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
