@@ -284,8 +284,8 @@ class SequenceClusterer(_Clusters):
 
     Parameters
     ----------
-    model : `IHMM` or `DIH`; None: `IHMM()`, with covariances chosen as in `Clusterer`, from the steps as rows. To
-        search over arguments of the model, pass a model
+    model : `IHMM` or `DIH`; None: `IHMM()`, with covariances and a truncation chosen as in `Clusterer`, from the
+        steps as rows. To search over arguments of the model, pass a model
     inference : a backend of `regbayes.inference`, which has the seed; None: `SVI()`
 
     Attributes
@@ -317,7 +317,8 @@ class SequenceClusterer(_Clusters):
         steps = self.fit_data(X)
         if self.model is None:
             observed = steps[~np.isnan(steps).any(1)]
-            model = model.replace(likelihood=covarying(inference, observed, None).model.likelihood)
+            found = covarying(inference, observed, None).model
+            model = model.replace(likelihood=found.likelihood, truncation=found.truncation)
         self.posterior_ = inference.fit(model, steps, lengths=lengths, on_interrupt=self.on_interrupt)
         return self._numbered()
 

@@ -1013,6 +1013,9 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "share=0.85 if coding_of(model) is None else 1.0": "share=0.85",
         "least = total if most == total else share * total": "least = total",
     },
+    ("estimators/clusters.py", "estimators/test_sequence_estimator.py -k more_states"): {
+        "likelihood=found.likelihood, truncation=found.truncation": "likelihood=found.likelihood",
+    },
     ("estimators/clusters.py", "estimators/test_estimators_as_peers.py -k as_many_clusters"): {
         "best.clusters > 2 / 3 * best.model.truncation": "False",
         "_best(ordered, 2 * best.model.truncation)": "_best(ordered, best.model.truncation)",

@@ -60,6 +60,16 @@ def test_states_have_full_covariances_where_columns_vary_together(slope, family)
     assert isinstance(SequenceClusterer(IHMM(), few).fit(steps).posterior_.model.likelihood, DiagonalGaussian)
 
 
+def test_more_states_than_the_truncation_are_found():
+    """The steps, as rows, say that there are more than two thirds of twenty."""
+    stream = np.random.default_rng(5)
+    state = np.arange(1200) // 5 % 24
+    steps = 9 * stream.normal(size=(24, 4))[state] + stream.normal(size=(1200, 4))
+    found = SequenceClusterer().fit(steps)
+    assert found.posterior_.model.truncation > 24
+    assert adjusted_rand_score(state, found.labels_) > 0.9
+
+
 @pytest.mark.parametrize("apart", [[X[:70], X[70:]], [X[:70].tolist(), X[70:].tolist()]], ids=["arrays", "lists"])
 def test_sequences_one_by_one_are_to_be_stacked(apart):
     match = r"X has 2 sequences one by one; .*: np\.concatenate\(X\), with lengths=\[70, 50\]"
