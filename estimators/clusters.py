@@ -49,7 +49,7 @@ class Choice(NamedTuple):
     said: Sequence[warnings.WarningMessage] = ()  # what this fit warned of
 
 
-def covarying(inference: Backend, rows: NDArray[Any], weights: NDArray[np.float64] | None) -> Choice:
+def chosen_mixture(inference: Backend, rows: NDArray[Any], weights: NDArray[np.float64] | None) -> Choice:
     """The mixture that reaches the highest bound on rows [N, D] that count `weights` [N] times.
 
     Its covariances are diagonal, full, or full with a prior of `degrees_of_freedom` D + 2, which lets correlations be
@@ -65,18 +65,19 @@ def covarying(inference: Backend, rows: NDArray[Any], weights: NDArray[np.float6
     if inference.kind == "objective" or len(rows) < 2:
         return Choice(DPM())
     ordered = sort_rows(rows, None, weights, merge=True)
-    best = _best(ordered, DPM().truncation)
+    best = _best_of_families(ordered, DPM().truncation)
     if best.clusters == 1 and 1 < rows.shape[1] <= _MOST_COLUMNS:
         return max(best, _pilot(DPM(FullGaussian(scale="covariance")), ordered), key=_bound)
     while best.clusters > 2 / 3 * best.model.truncation:
-        more = _best(ordered, 2 * best.model.truncation)
+        more = _best_of_families(ordered, 2 * best.model.truncation)
         if more.bound <= best.bound:
             break
         best = more
     return best
 
 
-def _best(rows: SortedRows, truncation: int) -> Choice:
+def _best_of_families(rows: SortedRows, truncation: int) -> Choice:
+    """The covariances whose mixture with so many components reaches the highest bound."""
     families: list[Any] = [DiagonalGaussian()]
     columns = rows.X.shape[1]
     if 1 < columns <= _MOST_COLUMNS:
@@ -168,7 +169,7 @@ class Clusterer(_Clusters):
         source = source_of(X, y, sample_weight=sample_weight)
         rows = self.fit_data(X) if source is None else first_rows(source)
         (model, inference), weights = self.parts(), self.row_weights(sample_weight, rows)
-        choice = None if self.model is not None else covarying(inference, rows, weights)
+        choice = None if self.model is not None else chosen_mixture(inference, rows, weights)
         parts = model if choice is None else choice.model, inference
         if source is not None:
             self.fit_source(parts, source)
@@ -317,7 +318,7 @@ class SequenceClusterer(_Clusters):
         steps = self.fit_data(X)
         if self.model is None:
             observed = steps[~np.isnan(steps).any(1)]
-            found = covarying(inference, observed, None).model
+            found = chosen_mixture(inference, observed, None).model
             model = model.replace(likelihood=found.likelihood, truncation=found.truncation)
         self.posterior_ = inference.fit(model, steps, lengths=lengths, on_interrupt=self.on_interrupt)
         return self._numbered()

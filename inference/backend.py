@@ -299,7 +299,7 @@ class Backend(Config):
             identity = schedule.backend or backend.identity()
             schedule = replace(schedule, **whose, **files, backend=identity, parts=parts)
             posterior = resolved.finish(model, data, schedule, kernel)
-            found = posterior if rows is None else rows.completed(posterior)
+        found = posterior if rows is None else rows.completed(posterior)
         whole = found.trace.values.shape[1] >= self.least_steps(schedule)  # not ended early by Ctrl-C
         if whole and group is None and streamed(X) is None and "assignments" in found.samples:
             warn_if_one_is_left(found.samples["assignments"][-1], given, X, lengths, options.get("weights"))

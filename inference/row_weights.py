@@ -45,6 +45,7 @@ class CountedRows:
     options: dict[str, Tensor]  # `weights`, `loss_weights` [M] for `Model.prepare`, if not all 1
     place: Tensor  # [N] index of each given row among the M rows; -1 if its weight is 0
     left_out: Rows  # [N - M', D] the rows of weight 0
+    sizes: list[int]  # N of each rank
 
     @classmethod
     def of(
@@ -59,8 +60,7 @@ class CountedRows:
         """
         if sample_weight is None and loss_weight is None:
             return None
-        given = on_all(lambda: _given(backend, model, X, y, sample_weight, loss_weight))
-        X, y, weights, losses = given
+        X, y, weights, losses = on_all(lambda: _given(backend, model, X, y, sample_weight, loss_weight))
         losses = losses if losses is not None and all_any(losses != 1) else None
         if not all_any(weights != 1) and losses is None:
             return None
@@ -75,15 +75,15 @@ class CountedRows:
         counted = counting and all_any(weights[seen] != 1)
         options = {"weights": weights[seen]} if counted else {}
         options |= {} if losses is None else {"loss_weights": losses[seen]}
-        return cls(X[seen], None if y is None else y[seen], options, place, X[torch.nonzero(place < 0).squeeze(1)])
+        left_out, sizes = X[torch.nonzero(place < 0).squeeze(1)], each_rank(torch.tensor(len(place)))[0].tolist()
+        return cls(X[seen], None if y is None else y[seen], options, place, left_out, sizes)
 
     def completed(self, posterior: Any) -> Any:
-        """The posterior of the N rows, from that of the M rows; of a rank its own, in one exchange."""
-        found = posterior.over_rows(self.place, self.left_out)
-        if found.shard is None:
+        """The posterior of the N rows, from that of the M rows."""
+        found, shard = posterior.over_rows(self.place, self.left_out), posterior.shard
+        if shard is None:
             return found
-        sizes, _ = each_rank(torch.tensor(len(self.place)))
-        return found.replace(shard=replace(found.shard, sizes=found.shard.sizes | {"N": sizes.tolist()}))
+        return found.replace(shard=replace(shard, sizes=shard.sizes | {"N": self.sizes}))
 
 
 def weighs(backend: Weighing, model: Model) -> bool:

@@ -1018,7 +1018,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     },
     ("estimators/clusters.py", "estimators/test_estimators_as_peers.py -k as_many_clusters"): {
         "best.clusters > 2 / 3 * best.model.truncation": "False",
-        "_best(ordered, 2 * best.model.truncation)": "_best(ordered, best.model.truncation)",
+        "_best_of_families(ordered, 2 * best.model.truncation)": "_best_of_families(ordered, best.model.truncation)",
     },
     ("models/arrays.py", "models/test_arrays.py -k missing_labels"): {
         " and int((classes < 0).sum()) == 1": "",
@@ -1038,7 +1038,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "not all_any(weights != 1)": "not (weights != 1).any()",
         "all_any(losses != 1)": "(losses != 1).any()",
         "counting and all_any(weights[seen] != 1)": "counting and bool((weights[seen] != 1).any())",
-        'found.shard.sizes | {"N": sizes.tolist()}': "found.shard.sizes",
+        'shard.sizes | {"N": self.sizes}': "shard.sizes",
         "on_all(lambda: _given(backend, model, X, y, sample_weight, loss_weight))": (
             "_given(backend, model, X, y, sample_weight, loss_weight)"
         ),

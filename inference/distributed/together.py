@@ -99,12 +99,12 @@ def _described(
         "dtype": str(rows.dtype),
         "kind of rows": "dense" if isinstance(rows, Tensor) else "sparse",
         "targets": "none" if y is None else str([1, *(values.shape[1:] if values is not None else [])]),
-        **{name: _given(values) for name, values in zip(("sample_weight", "loss_weight"), weights, strict=True)},
+        **{name: _told(values) for name, values in zip(("sample_weight", "loss_weight"), weights, strict=True)},
         **{name: str(path) for name, path in files.items()},
     }
 
 
-def _given(values: Any) -> str:
+def _told(values: Any) -> str:
     return "none" if values is None else "a weight for each row"
 
 

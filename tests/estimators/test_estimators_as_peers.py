@@ -31,7 +31,7 @@ from regbayes.estimators import (
     TopicTransformer,
     clusters,
 )
-from regbayes.estimators.clusters import covarying
+from regbayes.estimators.clusters import chosen_mixture
 from regbayes.estimators.rows import deal_groups, moments
 from regbayes.inference import SVI, Gibbs, SmallVariance, TruncationWarning, continue_fit
 from regbayes.models import (
@@ -431,10 +431,10 @@ def test_a_clusterer_has_full_covariances_where_columns_vary_together(slope: flo
 def test_a_clusterer_of_one_column_or_of_many_has_columns_apart() -> None:
     for columns in (1, 33):
         rows = np.random.default_rng(0).normal(size=(60, 1)) * np.ones(columns)
-        found = covarying(SVI(), rows + 0.1 * np.random.default_rng(1).normal(size=rows.shape), None)
+        found = chosen_mixture(SVI(), rows + 0.1 * np.random.default_rng(1).normal(size=rows.shape), None)
         assert isinstance(found.model.likelihood, DiagonalGaussian)
         assert np.array_equal(found.posterior.partition().unique(), np.arange(found.clusters))
-    found = covarying(SVI(), np.zeros((5, 2)), np.array([0.0, 0.0, 0.0, 0.0, 1.0]))
+    found = chosen_mixture(SVI(), np.zeros((5, 2)), np.array([0.0, 0.0, 0.0, 0.0, 1.0]))
     assert isinstance(found.model.likelihood, DiagonalGaussian)
     assert found.posterior is None
 
@@ -454,7 +454,7 @@ def test_the_covariances_of_many_rows_are_those_of_some_whatever_their_order(mon
     rows = np.random.default_rng(0).normal(size=(300, 2)) @ np.array([[1.0, 0.9], [0.0, 0.3]])
     fits = list[tuple[int, float]]()
     for order in (np.arange(300), np.random.default_rng(0).permutation(300)):
-        found = covarying(SVI(), rows[order], None)
+        found = chosen_mixture(SVI(), rows[order], None)
         assert isinstance(found.model.likelihood, FullGaussian)
         assert found.posterior is None
         fit = Clusterer().fit(rows[order])

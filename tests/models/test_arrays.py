@@ -12,14 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from regbayes.models.arrays import (
-    as_features,
-    as_sequences,
-    as_vector,
-    like,
-    read_labels,
-    read_targets,
-)
+from regbayes.models.arrays import as_features, as_sequences, as_vector, like, read_labels, read_targets
 from regbayes.models.sparse import SparseRows
 
 X = torch.zeros((4, 2), dtype=torch.float64)

@@ -16,7 +16,7 @@ import torch
 from setups import by_day
 from two_ranks import on_threads, split, watched
 
-from regbayes.inference import NUTS, SVI, Gibbs, PartitionPosterior, SmallVariance, rows_of
+from regbayes.inference import NUTS, SVI, Gibbs, PartitionPosterior, SmallVariance, TruncationWarning, rows_of
 from regbayes.inference.distributed import together
 from regbayes.inference.distributed.collectives import Later, all_sum, largest_later, largest_of, own_stream
 from regbayes.inference.distributed.picked import in_turns
@@ -271,6 +271,17 @@ def test_rows_of_two_ranks_have_weights(two_ranks, backend, name, case) -> None:
     times = TIMES.ceil() if case == "MedLDA" else TIMES
     call = backend, case, name, times
     require_equal(two_ranks(weighted_samples, *call), weighted_samples(None, 0, *call))
+
+
+@pytest.mark.parametrize("case", ["DPM", "BNMC", "features", "MedLDA"])
+def test_rows_of_weight_zero_may_all_be_of_one_rank(two_ranks, case) -> None:
+    """They get their components without asking the other rank, which asks nothing."""
+    times = torch.ones(len(X)).masked_fill((torch.arange(len(X)) % 9 == 4) & (torch.arange(len(X)) >= FIRST), 0.0)
+    call = SVI(num_steps=3), case, "sample_weight", times
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TruncationWarning)
+        whole = weighted_samples(None, 0, *call)
+    require_equal(two_ranks(weighted_samples, *call), whole)
 
 
 @pytest.mark.parametrize("name", ["sample_weight", "loss_weight"])
