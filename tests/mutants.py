@@ -699,7 +699,9 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     },
     ("inference/markov/_numba_paths.py", "inference/markov/test_markov.py -m 'not slow'"): {
         "log_weight + math.log(product)": "log_weight",
-        "log_message[k] += gaps[k]": "log_message[k] += 0.0 * gaps[k]",
+        "log_message[k] += gaps[row * K + k]": "log_message[k] += gaps[k]",
+        "min(BLOCK, len(emission) - first)": "min(BLOCK - 1, len(emission) - first)",
+        "log_weight += tops[row]": "log_weight += tops[0]",
         "hidden = _has_logs(filtered, t)": "hidden = False",
         "total = total * math.exp(top - value) + 1.0": "total = total * math.exp(top - value)",
     },

@@ -13,6 +13,7 @@ import numpy as np
 from ...models.compiled.scalars import exp
 from ..compiled.decorators import entry, inner, lean_entry, lean_part, part
 
+BLOCK = 64  # rows whose emissions are weighed together
 LEAST_STEP = -200.0  # log weight; the product of its exponential and _KEPT is still a normal number
 _LOG_KEPT = -500.0
 _KEPT, _CERTAIN = math.exp(_LOG_KEPT), math.exp(-450.0)
@@ -22,18 +23,21 @@ _KEPT, _CERTAIN = math.exp(_LOG_KEPT), math.exp(-450.0)
 def forward(log_steps, steps, emission, bounds, log_slices, rough, filtered, predicted, log_weights, room):
     """Set filtered [N, K] to p(z_t | up to t), or its log if that is negative, and log_weights [B].
 
-    steps [K + 1, K] are transitions and, in the last row, starts; `rough` says that some log weights are below
-    LEAST_STEP. With slices [N], a transition is allowed if its log weight is above the slice, and then has weight 1.
-    Unless empty, predicted [N, K] is set to p(z_t | before t), 0 if computed in logs. room [3, K] is a buffer.
-    `filtered` may share the memory of `emission`.
+    log_steps [K + 1, K] are transitions and, in the last row, starts; `rough` says that some are below LEAST_STEP.
+    steps [K + 1, Q] are their exponentials and columns of 0, so that Q is a multiple of 8: vector instructions then
+    take whole rows. With slices [N], a transition is allowed if its log weight is above the slice, and then has weight
+    1. Unless empty, predicted [N, K] is set to p(z_t | before t), 0 if computed in logs. `filtered` may share the
+    memory of `emission`. room has buffers [Q], [K], [BLOCK K], [BLOCK K], [BLOCK].
     """
     K = emission.shape[1]
-    message, log_message, gaps = room[0], room[1], room[2]
+    message, log_message, gaps, weights, tops = room
     for b in range(len(bounds) - 1):
         log_weight, product, hidden = 0.0, 1.0, False
         for t in range(bounds[b], bounds[b + 1]):
-            first = t == bounds[b]
-            log_weight += _weigh(emission, t, gaps, filtered)
+            first, row = t == bounds[b], t % BLOCK
+            if row == 0:
+                _weigh(emission, t, gaps, weights, tops)
+            log_weight += tops[row]
             if first:
                 _start(log_steps, steps, t, log_slices, message)
             elif len(log_slices) > 0:
@@ -42,7 +46,7 @@ def forward(log_steps, steps, emission, bounds, log_slices, rough, filtered, pre
                 _flow(steps, filtered, t, message)
             total, doubtful = 0.0, 0.0
             for k in range(K):
-                filtered[t, k] *= message[k]
+                filtered[t, k] = weights[row * K + k] * message[k]
                 total += filtered[t, k]
             for k in range(K):
                 filtered[t, k] /= total
@@ -57,7 +61,7 @@ def forward(log_steps, steps, emission, bounds, log_slices, rough, filtered, pre
             else:
                 unsure = hidden or rough
                 _fill_logs(log_steps, filtered, t, first, log_slices, unsure, message, log_message)
-                log_weight += _normalize_logs(log_message, gaps, t, filtered)
+                log_weight += _normalize_logs(log_message, gaps, row, t, filtered)
                 hidden = _has_logs(filtered, t)
             if len(predicted) > 0:
                 for k in range(K):
@@ -75,21 +79,23 @@ def _top(emission, t):
 
 
 @inner
-def _weigh(emission, t, gaps, filtered):
-    """Set row t of filtered to probabilities relative to the largest, gaps [K] to their logs; return its log."""
-    top = _top(emission, t)
-    for k in range(emission.shape[1]):
-        gaps[k] = emission[t, k] - top
-    for k in range(len(gaps)):  # a loop of its own: vector instructions must not overwrite what a loop reads
-        weight = exp(max(gaps[k], -700.0))
-        filtered[t, k] = weight if gaps[k] > -700.0 else 0.0
-    return top
+def _weigh(emission, first, gaps, weights, tops):
+    """For the block of rows from `first` on, set tops to the largest log emissions, gaps to log emissions relative to
+    them, and weights to the exponentials of the gaps."""
+    K, num_rows = emission.shape[1], min(BLOCK, len(emission) - first)
+    for row in range(num_rows):
+        tops[row] = _top(emission, first + row)
+        for k in range(K):
+            gaps[row * K + k] = emission[first + row, k] - tops[row]
+    for i in range(num_rows * K):  # a loop of its own over many numbers, for vector instructions
+        weight = exp(max(gaps[i], -700.0))
+        weights[i] = weight if gaps[i] > -700.0 else 0.0
 
 
 @inner
 def _start(log_steps, steps, t, log_slices, message):
-    """Set message [K] to the start probabilities."""
-    K = len(message)
+    """Set message [Q] to the start probabilities."""
+    K = len(log_steps) - 1
     for k in range(K):
         message[k] = steps[K, k]
         if len(log_slices) > 0:
@@ -98,26 +104,26 @@ def _start(log_steps, steps, t, log_slices, message):
 
 @lean_part
 def _flow(steps, filtered, t, message):
-    """Set message [K] to p(z_t | before t), up to a factor. Inlining it would prevent vector instructions."""
-    K = len(message)
+    """Set message [Q] to p(z_t | before t), up to a factor. Inlining it would prevent vector instructions."""
+    K, Q = filtered.shape[1], len(message)
     whole = K - K % 4
-    for k in range(K):
+    for k in range(Q):
         message[k] = 0.0
     for j in range(0, whole, 4):  # four rows together, so that the message is read and written once
         a, b = max(filtered[t - 1, j], 0.0), max(filtered[t - 1, j + 1], 0.0)
         c, d = max(filtered[t - 1, j + 2], 0.0), max(filtered[t - 1, j + 3], 0.0)
-        for k in range(K):
+        for k in range(Q):
             message[k] += a * steps[j, k] + b * steps[j + 1, k] + c * steps[j + 2, k] + d * steps[j + 3, k]
     for j in range(whole, K):
         weight = max(filtered[t - 1, j], 0.0)
-        for k in range(K):
+        for k in range(Q):
             message[k] += weight * steps[j, k]
 
 
 @inner
 def _flow_allowed(log_steps, filtered, t, log_slice, message):
     """`_flow` with slices: transitions of larger log weight than the slice are allowed, with weight 1."""
-    K = len(message)
+    K = filtered.shape[1]
     for k in range(K):
         message[k] = 0.0
     for j in range(K):
@@ -138,7 +144,7 @@ def _log(filtered):
 @inner
 def _fill_logs(log_steps, filtered, t, first, log_slices, unsure, message, log_message):
     """Set log_message [K] to log p(z_t | before t), and message to 0 where it is computed in logs."""
-    for k in range(len(message)):
+    for k in range(len(log_message)):
         log_message[k] = -np.inf
         if message[k] >= _CERTAIN:
             log_message[k] = math.log(message[k])
@@ -174,12 +180,12 @@ def _log_inflow(log_steps, filtered, t, k, first, log_slices):
 
 
 @inner
-def _normalize_logs(log_message, gaps, t, filtered):
-    """Set row t of filtered from its inflow, all in logs; return the log of its total."""
+def _normalize_logs(log_message, gaps, row, t, filtered):
+    """Set row t of filtered, row `row` of its block, from its inflow, all in logs; return the log of its total."""
     K, top, total = len(log_message), -np.inf, 0.0
     for k in range(K):
         if log_message[k] > -np.inf:  # a state that cannot be reached stays at -inf, whatever its emission
-            log_message[k] += gaps[k]
+            log_message[k] += gaps[row * K + k]
         top = max(top, log_message[k])
     for k in range(K):
         total += math.exp(log_message[k] - top)

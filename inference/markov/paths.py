@@ -17,6 +17,7 @@ from types import ModuleType
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ...models import host
 from ..compiled.trusted import require_shape
@@ -152,7 +153,7 @@ def _forward(
     """p(z_t | up to t) [N, K], p(z_t | before t) [N, K] if `smooth`, and log normalizers [B]; see _numba_paths."""
     from . import _numba_paths
 
-    log_weights = np.empty(len(paths.lengths))
+    K, log_weights = len(paths.start), np.empty(len(paths.lengths))
     log_steps = torch.cat([paths.transition, paths.start.unsqueeze(0)])
     if paths.slices is None:  # one factor for all steps; the normalizers get it back below
         log_steps = log_steps - _largest_step(paths)
@@ -160,9 +161,11 @@ def _forward(
     emission = np.ascontiguousarray(paths.emission.numpy())
     filtered = emission if in_place else np.empty_like(emission)
     predicted = np.empty(filtered.shape if smooth else (0, 0))
+    steps, block = pad(log_steps.exp(), (0, -K % 8)), _numba_paths.BLOCK
+    room = tuple(np.empty(size) for size in (steps.shape[1], K, block * K, block * K, block))
     _numba_paths.forward(
         log_steps.numpy(),
-        log_steps.exp().numpy(),
+        steps.numpy(),
         emission,
         _bounds(paths.lengths),
         _slices(paths),
@@ -170,7 +173,7 @@ def _forward(
         filtered,
         predicted,
         log_weights,
-        np.empty((3, filtered.shape[1])),
+        room,
     )
     if paths.slices is None:
         log_weights += _largest_step(paths) * np.asarray(paths.lengths)

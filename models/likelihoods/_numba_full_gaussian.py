@@ -62,7 +62,13 @@ class Full(NamedTuple):
             for k in range(len(out)):
                 gap[i, k] = X[n, i] - rows[3 + i, k]
                 inner[k] = 0.0
-            for j in range(i + 1):
+            whole = i + 1 - (i + 1) % 4
+            for j in range(0, whole, 4):  # four together, so that the sum is read and written once
+                at = entry + j
+                for k in range(len(out)):
+                    first = rows[at, k] * gap[j, k] + rows[at + 1, k] * gap[j + 1, k]
+                    inner[k] += first + rows[at + 2, k] * gap[j + 2, k] + rows[at + 3, k] * gap[j + 3, k]
+            for j in range(whole, i + 1):
                 for k in range(len(out)):
                     inner[k] += rows[entry + j, k] * gap[j, k]
             entry += i + 1

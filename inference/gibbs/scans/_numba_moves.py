@@ -16,12 +16,12 @@ def fill(state, labels, sign):
 
 @inner
 def count_used(sizes, free):
-    """The number of slots to visit, up to the last component and `free`; a multiple of four for vector instructions."""
+    """The number of slots to visit, up to the last component and `free`; a multiple of eight, for vector code."""
     used = free + 1
     for k in range(used, len(sizes)):
         if sizes[k] > 0:
             used = k + 1
-    return min(used + -used % 4, len(sizes))
+    return min(used + -used % 8, len(sizes))
 
 
 @inner

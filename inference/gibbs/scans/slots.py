@@ -113,7 +113,8 @@ class Slots(ABC):
     # -- shared by all scans -------------------------------------------------------------------------------------------
 
     def extend(self, more: int) -> None:
-        """Add `more` free slots."""
+        """Add at least `more` free slots."""
+        more += -(len(self.weights) + more) % 8  # vector instructions take eight at a time
         self.weights = torch.cat([self.weights, self.weights.new_zeros(more, *self.weights.shape[1:])])
         if self.has_classifiers:
             self.log_margin = pad(self.log_margin, (0, more))
