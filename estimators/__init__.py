@@ -1,6 +1,7 @@
 """scikit-learn estimators over a model and a backend, which are hyperparameters like any other.
 
-After Ctrl-C `fit` keeps what was reached, with a warning; within a search Ctrl-C is raised, and ends the search.
+After Ctrl-C `fit` keeps what it had reached, and warns. Within a search it raises KeyboardInterrupt, which ends the
+search.
 """
 
 from .base import NothingLearntWarning

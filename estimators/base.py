@@ -56,8 +56,8 @@ class _Transform(TransformerMixin):
     new_data: Callable[[ArrayLike], Any]
 
     def transform(self, X: ArrayLike) -> NDArray[Any]:
-        """Latent features (probabilities, or bits of small variance), expected topic proportions, or what the tasks'
-        projection makes of rows, [N, K]: from the rows alone, without targets, also for those of the fit."""
+        """Latent features (probabilities, or bits after small variance), expected topic proportions, or projected rows
+        of tasks, [N, K]. They come from the rows alone, without targets, also for rows of the fit."""
         rows = self.new_data(X)
         found: NDArray[Any] = self.posterior_.transform(rows)
         return found
@@ -66,8 +66,8 @@ class _Transform(TransformerMixin):
 class PosteriorEstimator(TransformerMixin, PartsEstimator, auto_wrap_output_keys=None):  # type: ignore[call-arg]  # scikit-learn has no types
     """An estimator whose `fit` leaves `posterior_`.
 
-    With a model of latent features X may have NaN, entries that are missing, unless a feature map mixes columns; with a
-    topic model it holds counts. These may be sparse, as may rows of a family that takes sparse ones.
+    With a model of latent features NaN in X is a missing entry, unless a feature map mixes columns. With a topic model
+    X holds counts. X may be sparse with a topic model and with a likelihood that takes sparse rows.
     """
 
     posterior_: Any
@@ -92,7 +92,7 @@ class PosteriorEstimator(TransformerMixin, PartsEstimator, auto_wrap_output_keys
     def variational(self) -> SVI | None:
         """The default SVI for topics and latent features, of which small variance keeps few; None for other models.
 
-        It takes the rule that the loss allows, and its tolerance lets predictions settle.
+        Its rule is one that the loss allows; its tolerance is small enough that predictions hardly change any more.
         """
         if not (self.is_of(TopicData) or self.is_of(FeatureData)):
             return None

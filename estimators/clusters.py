@@ -26,7 +26,7 @@ from .streams import first_rows, source_of
 
 
 class _Clusters(ClusterMixin, PosteriorEstimator):
-    """What both share: components as labels. A backend may leave some empty, but labels count from 0 without gaps."""
+    """What both clusterers share: components as labels, numbered from 0 without gaps even if some are empty."""
 
     labels_: NDArray[np.int64]
 
@@ -122,10 +122,11 @@ class Clusterer(_Clusters):
 
     Parameters
     ----------
-    model : a model without classes; None: `DPM()`, with `FullGaussian()` or `FullGaussian(degrees_of_freedom=D + 2)` if
-        there are at most 32 columns and fits of some 600 rows reach a higher bound of the log evidence with it, or with
-        `FullGaussian(scale="covariance")` if those find a single cluster; and with a `truncation` above 20 if those
-        find many (not for `SmallVariance`)
+    model : a model without classes. None: the `DPM` with the highest bound of the log evidence in fits to at most 600
+        rows. These fits have diagonal covariances or, with 2 to 32 columns, also `FullGaussian()` and
+        `FullGaussian(degrees_of_freedom=D + 2)`. If the best of them has one cluster,
+        `FullGaussian(scale="covariance")` is tried too; if it has clusters in more than two thirds of its components,
+        so is twice the `truncation`. `SmallVariance` has no bound, and takes `DPM()`
     inference : a backend of `regbayes.inference`, which has the seed; None: `SVI()`, which needs no penalty or number
         of clusters
 
@@ -163,8 +164,8 @@ class Clusterer(_Clusters):
         """Fit copies of the model and the backend to X [N, D] and weights [N] of at least 0; y is ignored.
 
         X may also be the path of a Parquet or Arrow file, of which y names a column to leave out, or a source of rows
-        (`regbayes.inference.rows_of`), none of which need fit into memory: by stochastic steps of `SVI`. `labels_` are
-        then those of the first 100,000 rows. Ctrl-C while covariances are chosen, with `model=None`, ends the fit.
+        (`regbayes.inference.rows_of`). Such rows need not fit into memory; `SVI` fits them by stochastic steps, and
+        `labels_` are those of the first 100,000 rows. Ctrl-C while covariances are chosen (`model=None`) ends the fit.
         """
         source = source_of(X, y, sample_weight=sample_weight)
         rows = self.fit_data(X) if source is None else first_rows(source)
@@ -189,9 +190,9 @@ class Clusterer(_Clusters):
     def partial_fit(self, X: ArrayLike, y: Any = None) -> Self:
         """Continue with a batch of rows X [n, D] by a stochastic step; the first batch is a fit, and y is ignored.
 
-        With `SVI` alone. `labels_` are those of the batch. What comes from the data, such as the prior's scales, comes
-        from the first batch. Batches should be random samples of the rows: components that no row of the first batch
-        takes hardly come back, so that of sorted rows a single cluster may be found.
+        It needs `SVI`. `labels_` are those of the batch. Defaults from the data, such as the prior's scales, come from
+        the first batch. Batches should be random samples of the rows: components that no row of the first batch takes
+        hardly come back, so that a fit to sorted rows may find a single cluster.
         """
         if not hasattr(self, "posterior_"):
             return self.fit(X)
@@ -204,7 +205,7 @@ class Clusterer(_Clusters):
         return self._label_of[self.posterior_.assign(rows)]
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
-        """Probability [N, K] of each cluster, given that a row is in one of them; `weights_` where it surely is not."""
+        """Probability [N, K] of each cluster, given that a row is in one; `weights_` if all probabilities are 0."""
         rows = self.new_data(X)
         found: NDArray[Any] = self.posterior_.assign_proba(rows)[:, np.argsort(self._label_of[: self._num_labels])]
         found = found[:, : self.n_components_]
@@ -227,8 +228,8 @@ class Clusterer(_Clusters):
     def sample(self, n_samples: int = 1) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """New rows [n, D] of the predictive distribution, the same in every call, and their clusters [n].
 
-        A row of a cluster that is not among `labels_` gets `n_components_`. See `PartitionPosterior.sample`, which
-        takes a generator.
+        A row of a cluster that is not among `labels_` gets the number `n_components_`. For other rows in each call use
+        `posterior_.sample`, which takes a generator.
         """
         check_is_fitted(self)
         drawn = self.posterior_.sample(n_samples)
@@ -254,11 +255,11 @@ class Clusterer(_Clusters):
 
     @property
     def covariances_(self) -> NDArray[np.float64]:
-        """Inverse of the expected precision of each cluster: [K, D, D], of independent columns [K, D].
+        """Inverse of the expected precision of each cluster: [K, D, D], or [K, D] if columns are independent.
 
         Raises
         ------
-        NotImplementedError    unless the likelihood is Gaussian, and of `SmallVariance`.
+        NotImplementedError    unless the likelihood is Gaussian, and if the fit is by `SmallVariance`.
         """
         parameters = expected_parameters(self.posterior_.model, self._draw)
         moments = gaussian_moments(self.posterior_.model.likelihood, parameters)
@@ -280,12 +281,12 @@ class Clusterer(_Clusters):
 class SequenceClusterer(_Clusters):
     """Hidden states of one or several sequences: the number of states is found, not given.
 
-    Rows of all sequences are stacked in X, with their `lengths` (as in hmmlearn); a row of NaN is a missing step. Steps
-    have no weights.
+    Rows of all sequences are stacked in X, with their `lengths` (as in hmmlearn); a row of NaN is a missing step. `fit`
+    takes no `sample_weight`.
 
     Parameters
     ----------
-    model : `IHMM` or `DIH`; None: `IHMM()`, with covariances and a truncation chosen as in `Clusterer`, from the
+    model : `IHMM` or `DIH`; None: an `IHMM` whose covariances and truncation are chosen as in `Clusterer`, with the
         steps as rows. To search over arguments of the model, pass a model
     inference : a backend of `regbayes.inference`, which has the seed; None: `SVI()`
 

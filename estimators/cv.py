@@ -16,10 +16,10 @@ from .slopes import least_squares_shares, likeliest_shares, likeliest_slope, log
 
 
 class ClassifierCV(PathSearch, Classifier):
-    """`Classifier` with the scale of its weights, the number of its components and more chosen by cross-validated
-    accuracy, and with probabilities whose slope comes from the same folds.
+    """`Classifier` whose weight scale, number of components and other settings are chosen by cross-validated accuracy;
+    the same folds choose the slope of the probabilities.
 
-        p(class l | x) = softmax_l(slope_ f_l(x)),    of two classes 1 / (1 + exp(-slope_ f(x)))
+        p(class l | x) = softmax_l(slope_ f_l(x)),    for two classes 1 / (1 + exp(-slope_ f(x)))
         f(x) = sum_k shares_[k] f_k(x)
 
     where f_k is the decision function of the best setting with k components; several k are averaged for mixtures by
@@ -30,12 +30,12 @@ class ClassifierCV(PathSearch, Classifier):
     Parameters
     ----------
     model : a model with classes; None: `InfiniteSVM(loss=SquaredHinge())`, which with one component is scikit-learn's
-        LinearSVC at C = 2 strength weight_scale^2. If the loss has no strength, `strengths` is not searched
+        LinearSVC at C = 2 strength * weight_scale^2. If the loss has no strength, `strengths` is not searched
     inference : as in `Classifier`; None: `SmallVariance(scale=10.0)`, whose components follow the rows more than the
         labels; for topics and latent features as in `Classifier`. Fits of the search make one descent unless
         `num_restarts` is a number
-    class_weight : as in `Classifier`; rows count by it in all fits and in the scores of the folds
-    strengths : strengths of the loss to choose from. With one component only strength weight_scale^2 matters
+    class_weight : as in `Classifier`; it weights the rows in all fits and in the scores of the folds
+    strengths : strengths of the loss to choose from. With one component only strength * weight_scale^2 matters
     weight_scales : prior standard deviations of the classifier weights to choose from; components are found at the
         first one. None: eleven from 0.01 to 3, or from 0.03 to 10 if length scales are searched
     num_components : numbers of components to choose from, for which `SmallVariance` sets its penalty; None: 1, and,
@@ -52,11 +52,11 @@ class ClassifierCV(PathSearch, Classifier):
     Attributes
     ----------
     length_scale_, num_components_, strength_, weight_scale_, temperature_ : the best single setting, whose components
-        `posterior_` has; None or 0 if there was no choice. Of settings with the same accuracy the one with the least
+        `posterior_` has; None or 0 if there was no choice. If settings have the same accuracy, the one with the least
         log loss is best. A larger number of components is chosen only if it is better by more than chance: its gains in
         accuracy and in log likelihood over the best earlier number, each in standard errors, add up to more than 1, and
         its gain in log likelihood over the first number is more than one standard error. If the chosen number has no
-        share, the best number with a share takes its place. `best_params_` has all of these
+        share, the best number with a share takes its place. `best_params_` has all of these settings
     shares_ : dict from a number of components to the weight of its best setting, the best single setting first; weights
         of 0 are left out
     scores_ : accuracies [F, G, K, S, W, T] by fold, length scale, number of components, strength, weight scale and

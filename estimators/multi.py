@@ -75,12 +75,12 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
     a vector [N] with one label for each row, of any kind (NaN or None: missing; -1 is a class). A vector of more than
     two classes gives a task for each class, and the class with the highest score is predicted. A column [N, 1] of
     labels other than 0 and 1 is read as a vector, with scikit-learn's warning. X may be sparse for `BNMC` with a
-    likelihood and a feature map for sparse rows, such as `MultinomialDirichlet` and `PrincipalDirections`. There is no
-    `sample_weight` in fits.
+    likelihood and a feature map for sparse rows, such as `MultinomialDirichlet` and `PrincipalDirections`. `fit` takes
+    no `sample_weight`.
 
     A label is predicted if its probability is above `threshold_`: half of the highest micro-F1 that the folds reach,
-    which is below one half where labels are rare, or one half if the folds do not show that this is better. A fit that
-    predicts no label of any of its rows warns.
+    which is below one half if labels are rare. If the folds do not show that this threshold is better, it is one half.
+    `fit` warns if it would predict no label for any of its rows.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         `weight_scale=3.0`), or with at most 400 rows all directions
     inference : a backend of `regbayes.inference`, which has the seed; None: `SVI(tolerance=0.03)`
     cv : number of folds that calibrate the probabilities of a model of label sets (`calibrated_by` of the posterior)
-        and choose the threshold; each fold takes a fit to the other rows. "auto": 5 for at most 1,000 rows, since half
+        and choose the threshold; each fold takes one more fit. "auto": 5 for at most 1,000 rows, since half
         of so few rows says little about a rare label, else 2. None, or too few rows for folds: probabilities are those
         of the posterior. For models of many tasks there are no folds
 
@@ -127,7 +127,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         return BNMC(), SVI(tolerance=_TOLERANCE)
 
     def parts_for(self, X: Any) -> tuple[Any, Backend]:
-        """The parts; by default with classifiers that so many rows [N, D] can tell."""
+        """Model and backend; a default model gets the feature map that suits the number of rows and columns [N, D]."""
         model, inference = self.parts()
         if self.model is None and X.shape[1] > min(X.shape[0], _MOST_DIRECTIONS):
             number = X.shape[0] if X.shape[0] <= _WHOLE_ROWS else _MOST_DIRECTIONS
@@ -152,7 +152,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         return self
 
     def fit_and_calibrate(self, parts: tuple[Any, Backend], rows: Any, targets: Any, held_out: list[HeldOut]) -> None:
-        """Fit to rows [N, D] and targets [N, C]; what folds say of rows held out sets probabilities and threshold."""
+        """Fit to rows [N, D] and targets [N, C]; scores of held-out rows calibrate probabilities and the threshold."""
         posterior, self.threshold_ = self.fitted(parts, rows, targets), 0.5
         self.posterior_ = posterior.calibrated_by(held_out) if held_out else posterior
         if held_out and self.has_matrix:
@@ -168,8 +168,8 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
     def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
         """Continue with a batch of rows X [n, D] and y [n, L] of 0 and 1, or labels y [n]; the first batch is a fit.
 
-        With `BNMC` and `SVI` alone. `classes` are all the labels of a vector y, if those of the first batch are not; a
-        later batch may only repeat them. There are no folds: probabilities keep the calibration of an earlier `fit`.
+        It needs `BNMC` and `SVI`. Pass all labels of a vector y as `classes` if the first batch lacks some; a later
+        batch may only repeat them. There are no folds: probabilities keep the calibration of an earlier `fit`.
         """
         first = not hasattr(self, "posterior_")
         rows = self.fit_data(X) if first else self.more_data(X)
@@ -294,8 +294,8 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         """Probabilities [N, L] of each label, or of the classes if the fit had one label for each row.
 
         For a model of label sets they are calibrated by the folds of `cv`. For many tasks they are posterior predictive
-        with a logistic loss, and not calibrated with a hinge. For a vector y of more than two classes they are the
-        probabilities of the single labels, normalized.
+        probabilities with a logistic loss, and not calibrated with a hinge. For a vector y of more than two classes
+        the probabilities of the labels are divided by their sum.
         """
         rows = self.new_data(X)
         found: NDArray[Any] = self.posterior_.predict_proba(rows)
@@ -306,8 +306,8 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         return found / found.sum(1, keepdims=True)
 
     def decision_function(self, X: ArrayLike) -> NDArray[Any]:
-        """Posterior mean scores, or log odds less those of `threshold_`, [N, L] of each label (positive: the row has
-        it); [N] for two classes."""
+        """Scores [N, L] of each label, positive where it is predicted: posterior mean scores, or log odds minus those
+        of `threshold_`; [N] for two classes."""
         scores = self._decisions(self.new_data(X))
         return scores.ravel() if scores.shape[1] == 1 and not self.has_matrix else scores
 
@@ -327,9 +327,9 @@ _WIDE_SCALE = 3.0  # of log odds of rows whose mean square length is 1: from 0.0
 class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):
     """Regressions that share a binary projection of X, one for each task.
 
-    y is a matrix [N, M] of a target for each task, NaN where a row has none; or a vector [N] with the task of each row
-    in `tasks`. Tasks may have different units: the model and its posterior see (y - target_mean_) / target_scale_;
-    predictions are in the units of y. There is no `sample_weight` in fits.
+    y is a matrix [N, M] with a column for each task, NaN where a row has no target; or a vector [N], with the task of
+    each row in `tasks`. Tasks may have different units: the model and its posterior see (y - target_mean_) /
+    target_scale_; predictions are in the units of y. `fit` takes no `sample_weight`.
 
     Parameters
     ----------
@@ -341,8 +341,8 @@ class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):
     Attributes
     ----------
     posterior_ : ProjectionPosterior of the fit, in units of target_scale_
-    target_mean_, target_scale_ : mean and standard deviation [M] of the targets of each task; for tasks of few rows
-        they are shrunk towards those of all tasks, as far as chance explains the difference
+    target_mean_, target_scale_ : mean and standard deviation [M] of the targets of each task. For tasks of few rows
+        they are shrunk towards those of all tasks: the more, the better chance explains the difference
     n_components_ : number of features of the projection
     n_features_in_ : width of X
 
@@ -402,11 +402,11 @@ class MultiTaskRegressor(MultiOutputMixin, RegressorMixin, _TaskEstimator):
     def score(
         self, X: ArrayLike, y: ArrayLike, tasks: ArrayLike | None = None, sample_weight: ArrayLike | None = None
     ) -> float:
-        """Mean over tasks of R^2 of y [N, M], NaN where a row has none, or of y [N] and tasks [N]; rows may have
-        weights [N]. A task with fewer than two known targets does not count; NaN if none has two.
+        """R^2, mean over tasks, of y [N, M] (NaN where a row has no target) or of y [N] and tasks [N]; rows may have
+        weights [N]. A task with fewer than two known targets does not count; the result is NaN if no task has two.
 
-        Searches score with y as a matrix, `by_task(y, tasks)`, or with tasks that they are told to pass on, by
-        `sklearn.set_config(enable_metadata_routing=True)`. The rows of each fit need to have all tasks:
+        In a search of scikit-learn pass y as a matrix, `by_task(y, tasks)`, or let the search pass the tasks on:
+        `sklearn.set_config(enable_metadata_routing=True)`. The rows of each fit must have all tasks:
         `cv=list(StratifiedKFold(5).split(X, tasks))`.
         """
         predicted = self.predict(X)

@@ -24,8 +24,8 @@ from .search import Search
 
 
 class MultiLabelClassifierCV(Search, MultiLabelClassifier):
-    """`MultiLabelClassifier` with the scale of its weights and more chosen by cross-validated micro-F1 (accuracy if y
-    is a vector). Each setting has a calibration and a threshold of its own, from its held-out rows.
+    """`MultiLabelClassifier` whose weight scale and other settings are chosen by cross-validated micro-F1 (accuracy if
+    y is a vector). Each setting has a calibration and a threshold of its own, from its held-out rows.
 
     If the joint is "product" and the backend is `SVI`, the fits of a fold share one mixture: only the classifiers
     change from scale to scale, starting from those of the scale before. y is as in `MultiLabelClassifier`.
@@ -95,9 +95,9 @@ class MultiLabelClassifierCV(Search, MultiLabelClassifier):
         return self
 
     def fitted(self, parts: tuple[Any, Any], X: Any, targets: Any, *, held_out: bool = False) -> Any:
-        """The fit of `MultiLabelClassifier`; classifiers beside one mixture then converge as those of the search did.
+        """As in `MultiLabelClassifier`; if settings share a mixture, the classifiers are then fitted to convergence.
 
-        The calibration comes from the search, so both must be alike.
+        The search does so too, and its calibration suits no other classifiers.
         """
         posterior = super().fitted(parts, X, targets, held_out=held_out)
         if not shares_mixture(parts):

@@ -1,13 +1,14 @@
 """Estimators with targets over models of partitions, latent features and topics: `Classifier` and `Regressor`.
 
-Each is a pair (model, inference); `fit` validates the data, fits copies of both, and keeps the posterior. Both are
+Each is a pair (model, inference); `fit` validates the data, fits copies of both, and keeps the posterior. Both can be
 searched like other hyperparameters: `model__loss__strength`, `inference`, `inference__scale`, ...
 
-A row of whole weight r counts as r equal rows; other weights interpolate. A row of weight 0 is left out, and gets its
-component at the end. A fit depends on how often each row occurs, not on the order of the rows.
+A row of weight r counts as r equal rows if r is whole; other weights interpolate. A row of weight 0 is left out, and
+gets its component at the end. A fit depends on how often each row occurs, not on the order of the rows.
 
-After Ctrl-C `fit` keeps what was reached, with a `FitInterrupted` warning. In the fit of a clone, which all searches of
-scikit-learn make, and in `ClassifierCV` and `RegressorCV` it raises KeyboardInterrupt, so that the search ends as well.
+After Ctrl-C `fit` keeps what it had reached, with a `FitInterrupted` warning. In the fit of a clone, which all searches
+of scikit-learn make, and in `ClassifierCV` and `RegressorCV` it raises KeyboardInterrupt, so that the search ends as
+well.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ Prepared = tuple[tuple[Any, Backend], Any, NDArray[Any], NDArray[np.float64] | N
 
 
 class Classifier(ClassifierMixin, PosteriorEstimator):
-    """Classification by the margin classifiers of a mixture, of latent features or of topics; labels of any kind.
+    """Classification by the margin classifiers of a mixture, of latent features or of topics, with labels of any kind.
 
-    With a topic model (`MedLDA`) X has counts, dense or sparse, and `sample_weight` whole numbers.
+    With a topic model (`MedLDA`) X has counts, dense or sparse, and `sample_weight` has whole numbers.
 
     Parameters
     ----------
@@ -49,22 +50,23 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         columns)), so that many columns do not fit noise. To search over arguments of the model, pass a model
     inference : a backend of `regbayes.inference`, which has the seed. None: for topics and latent features
         `SVI(tolerance=0.03)` (with `rule="averaging"` if the loss has no expectation, such as `CrammerSinger`), else
-        `SmallVariance(scale=10.0, num_restarts=1)` with one component for every 15 rows per weight of a classifier and
-        for every two different rows, at least 1 and at most 16; it makes one descent only, since searches fit often
-    class_weight : weights by class, 1 for classes that are not named, or "balanced": in inverse proportion to the rows
-        of a class. With `SVI(rule="gibbs")` of a mixture they multiply the losses, as in scikit-learn. Else they
+        `SmallVariance(scale=10.0, num_restarts=1)`. Its `num_components` is then N / (15 (D + 1)) for N rows of D
+        columns, at most one for every two different rows, and from 1 to 16. It makes one descent, as searches fit often
+    class_weight : weights by class, 1 for classes that are not named, or "balanced": in inverse proportion to the
+        numbers of rows. With `SVI(rule="gibbs")` of a mixture they multiply the losses, as in scikit-learn. Else they
         multiply `sample_weight`, so that a row also counts more for its component. For Gibbs, NUTS and Autoguide they
         are rounded to whole numbers of at least 1
-    num_folds : number of folds that calibrate the slope of the probabilities if the loss is not a likelihood, such as a
-        hinge; each fold takes one more fit. None: no slope; "auto": 2 if `inference` is None, else None
+    num_folds : number of folds that choose the slope of the probabilities (see `slope_`) if the loss is not a
+        likelihood, such as a hinge; each fold takes one more fit. None: no slope; "auto": 2 if `inference` is None,
+        else None
 
     Attributes
     ----------
     posterior_ : Posterior of the fit
-    slope_ : slope of the probabilities softmax(slope_ f) of the decision function f; None: probabilities are those of
-        the posterior. If the loss is a likelihood and `inference` is None, it is the maximum likelihood slope on the
-        rows of the fit where that is below 1: labels influenced the components of these rows, but new rows have no
-        labels
+    slope_ : slope of the probabilities softmax(slope_ f), where f is the decision function; None: probabilities are
+        those of the posterior. If the loss is a likelihood and `inference` is None, it is the maximum likelihood slope
+        on the rows of the fit, if that is below 1: labels influenced the components of these rows, but new rows have
+        no labels
     classes_ : sorted labels [L] of the rows with a positive weight
     n_components_ : number of occupied components, of latent features or of topics
     n_features_in_ : width of X
@@ -109,7 +111,7 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         """Fit copies of the model and the backend to X [N, D], labels y [N] and weights [N] of at least 0.
 
         X may also be the path of a Parquet or Arrow file and y the name of its column of labels, or X a source of rows
-        (`regbayes.inference.rows_of`), none of which need fit into memory: by stochastic steps of `SVI`.
+        (`regbayes.inference.rows_of`). Such rows need not fit into memory; `SVI` fits them by stochastic steps.
         """
         source = source_of(X, y, sample_weight=sample_weight, class_weight=self.class_weight)
         self.slope_ = None
@@ -127,9 +129,9 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         return self
 
     def _slope_of_fit(self, X: Any, y: NDArray[Any], weights: NDArray[np.float64] | None) -> float | None:
-        """The slope below 1 that suits the rows of the fit as if they were new; None if these bear the whole slope.
+        """The slope below 1 that suits the rows of the fit, scored as if they were new; None if the best is at least 1.
 
-        Small variance has components for which the labels have a say, which new rows do not have.
+        Under small variance the labels influence the components of the rows of the fit; new rows have no labels.
         """
         each = np.ones(len(y)) if weights is None else weights
         slope = likeliest_slope(np.asarray(self.posterior_.decision_function(X)), y, each)
@@ -169,9 +171,9 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
     def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
         """Continue with a batch of rows X [n, D] and labels y [n] by a stochastic step; the first batch is a fit.
 
-        With `SVI(rule="gibbs")`, of a mixture or of topics. What is set from the data, such as the scales of columns,
-        is set from the first batch. Batches should be random samples of the rows, not sorted. `classes` are all labels,
-        if those of the first batch are not; a later batch may only repeat them. `class_weight` is for fits alone.
+        It needs `SVI(rule="gibbs")` and a mixture or topics. Defaults from the data, such as the scales of columns, are
+        set from the first batch. Batches should be random samples of the rows, not sorted. Pass all labels as `classes`
+        if the first batch lacks some; a later batch may only repeat them. `class_weight` is for `fit` alone.
         """
         if not hasattr(self, "posterior_"):
             self.fit_posterior(*self.prepared(X, y, None, classes))
@@ -184,7 +186,7 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
     def prepared(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, classes: ArrayLike | None = None
     ) -> Prepared:
-        """What is fitted to what: the parts, rows, places of their labels in `classes_`, and weights."""
+        """The arguments of a fit: model and backend, rows, places of their labels in `classes_`, and weights."""
         rows, labels = read_both(self, lambda: self.fit_data(X), y)
         require_labels(labels)
         weights = self.row_weights(sample_weight, rows)
@@ -237,7 +239,7 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         return {"loss_weight": self._factors(rows.weights, rows.y)[rows.y]}
 
     def in_losses(self, parts: tuple[Any, Backend]) -> bool:
-        """Whether weights of classes are those of losses; else rows count so often."""
+        """Whether the weights of classes multiply the losses of rows; else they multiply the weights of rows."""
         model, inference = parts
         return weighs_losses(inference, model)
 
@@ -249,7 +251,7 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
     def _with_classes(
         self, weights: NDArray[np.float64] | None, index: NDArray[np.int64], parts: tuple[Any, Backend]
     ) -> NDArray[np.float64] | None:
-        """How often the rows count [N], with the weights of their classes where rows have these; None: all once."""
+        """The weights of rows [N], times those of their classes unless these multiply the losses; None: all 1."""
         if self.class_weight is None:
             return weights
         factors = self._factors(weights, index)
@@ -268,8 +270,8 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         return self.classes_[self.posterior_.predict(rows)]
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
-        """Class probabilities [N, L] in the order of `classes_`: softmax(slope_ f) where the fit has a `slope_`, else
-        those of the posterior (`Posterior.predict_proba` says what they mean)."""
+        """Class probabilities [N, L] in the order of `classes_`: softmax(slope_ f) if the fit has a `slope_`, else
+        those of the posterior (its `predict_proba` says what they mean)."""
         if self.slope_ is not None:
             return np.exp(self.predict_log_proba(X))
         rows = self.new_data(X)
@@ -277,7 +279,7 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         return found
 
     def predict_log_proba(self, X: ArrayLike) -> NDArray[Any]:
-        """Logarithms of `predict_proba` [N, L]: finite however small a probability is, where the fit has a `slope_`."""
+        """Logarithms of `predict_proba` [N, L], which are always finite if the fit has a `slope_`."""
         rows = self.new_data(X)
         if self.slope_ is not None:
             found: NDArray[Any] = log_probabilities(self.slope_, self.posterior_.decision_function(rows))
@@ -307,7 +309,7 @@ class Regressor(RegressorMixin, PosteriorEstimator):
     Attributes
     ----------
     posterior_ : Posterior of the fit, in units of target_scale_
-    target_mean_, target_scale_ : mean and standard deviation of y, rows counted by their weights; 1 of a constant y
+    target_mean_, target_scale_ : weighted mean and standard deviation of y; the latter is 1 if y is constant
     noise_scale_ : root mean squared error on the rows of the fit, in the units of y; for `SmallVariance` of a mixture
         the leave-one-out error (`predict_left_out` of the posterior)
     n_components_ : number of occupied components, of latent features or of topics
@@ -341,8 +343,8 @@ class Regressor(RegressorMixin, PosteriorEstimator):
         """Fit copies of the model and the backend to X [N, D], targets y [N] and weights [N] of at least 0.
 
         X may also be the path of a Parquet or Arrow file and y the name of its column of targets, or X a source of rows
-        (`regbayes.inference.rows_of`), none of which need fit into memory: by stochastic steps of `SVI`, then a pass
-        for `noise_scale_`.
+        (`regbayes.inference.rows_of`). Such rows need not fit into memory; `SVI` fits them by stochastic steps, and one
+        more pass finds `noise_scale_`.
         """
         source = source_of(X, y, sample_weight=sample_weight)
         if source is not None:
@@ -360,8 +362,8 @@ class Regressor(RegressorMixin, PosteriorEstimator):
     def partial_fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Continue with a batch of rows X [n, D] and targets y [n] by a stochastic step; the first batch is a fit.
 
-        With `SVI(rule="gibbs")`, of a mixture or of topics. What is set from the data, target_mean_ and target_scale_
-        too, is set from the first batch; noise_scale_ is of the last.
+        It needs `SVI(rule="gibbs")` and a mixture or topics. Defaults from the data, target_mean_ and target_scale_ are
+        set from the first batch; noise_scale_ is that of the last batch.
         """
         if not hasattr(self, "posterior_"):
             return self.fit(X, y)
@@ -372,7 +374,7 @@ class Regressor(RegressorMixin, PosteriorEstimator):
         return self
 
     def prepared(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> Prepared:
-        """What is fitted to what: the parts, rows, standardized targets and weights."""
+        """The arguments of a fit: model and backend, rows, standardized targets and weights."""
         rows, targets = read_both(self, lambda: self.fit_data(X), y, y_numeric=True)
         parts, weights = self.parts(), self.row_weights(sample_weight, rows)
         self.target_mean_, self.target_scale_ = moments(targets, weights)
@@ -396,8 +398,8 @@ class Regressor(RegressorMixin, PosteriorEstimator):
             std^2 = Var f(x) + noise_scale_^2
 
         Var f(x) is the posterior variance of the mean function: over draws, over the components that x may have, and
-        for SVI of a mixture over q(eta) (`score_std` of the posterior). For `SmallVariance` only that over components
-        remains.
+        for SVI of a mixture over q(eta) (`score_std` of the posterior). `SmallVariance` has the part over components
+        alone.
         """
         rows = self.new_data(X)
         found: NDArray[Any] = self.target_mean_ + self.target_scale_ * self.posterior_.predict(rows)

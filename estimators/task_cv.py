@@ -18,8 +18,7 @@ from .search import Search
 
 
 class MultiTaskRegressorCV(Search, MultiTaskRegressor):
-    """`MultiTaskRegressor` with the strength of its loss and the scale of its weights chosen by the squared error of
-    held-out rows.
+    """`MultiTaskRegressor` whose strength and weight scale are chosen by the squared error of held-out rows.
 
     The best strength depends on the noise of the targets: high for little noise, low for much. It matters most if tasks
     have few rows. If `cv` is a number, the folds share the rows of each task evenly.
@@ -35,7 +34,7 @@ class MultiTaskRegressorCV(Search, MultiTaskRegressor):
     ----------
     strength_, weight_scale_, best_params_, best_score_ : as in `ClassifierCV`
     scores_ : 1 - mean squared error [F, S, W] by fold, strength and weight scale, in units of target_scale_; the error
-        of a row with several targets is their mean
+        of a row with several targets is the mean over these
     refit_time_ : seconds of the fit to all rows
     posterior_, target_mean_, target_scale_, n_components_, n_features_in_ : as in `MultiTaskRegressor`
 

@@ -15,7 +15,7 @@ from .base import PosteriorEstimator, goes_on
 
 
 class _Transformer(PosteriorEstimator):
-    """What both share: a fit without targets."""
+    """What both transformers share: a fit without targets."""
 
     def require_targets(self, model: Any) -> None:
         if model.coding is not None:
@@ -34,8 +34,8 @@ class _Transformer(PosteriorEstimator):
 class TopicTransformer(_Transformer):
     """Topics of documents, as scikit-learn's LatentDirichletAllocation; X has counts of words, dense or sparse.
 
-    With `inference=Gibbs(num_samples=20, num_warmup=200)` words of new documents are predicted better than by default;
-    it takes longer and has no `partial_fit`.
+    `inference=Gibbs(num_samples=20, num_warmup=200)` predicts the words of new documents better than the default, but
+    takes longer and has no `partial_fit`.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class TopicTransformer(_Transformer):
     def perplexity(self, X: ArrayLike) -> float:
         """exp(-score / number of words) of documents X [N, V]: an upper bound of the perplexity.
 
-        ValueError if no document has a word.
+        Raises ValueError if no document has a word.
         """
         rows = self.new_data(X)
         total = rows.sum()
@@ -119,7 +119,7 @@ class FeatureTransformer(_Transformer):
     posterior_ : FeaturePosterior of the fit
     components_ : loadings [K, D] of the features
     n_components_ : number of features, at most K, that some row of the fit has with probability above one half.
-        `transform` has K columns, including features that no row has; those in use are
+        `transform` has K columns, also for features that no row has; the columns in use are
         `(posterior_.features > 0.5).any(0)`
     n_features_in_ : width D of X
 

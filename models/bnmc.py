@@ -8,8 +8,8 @@
 a_n = feature_map(x_n). A missing label has neither a bit nor a factor. This is the joint "product"
 (docs/derivations/label-sets, "Three joints"): given the data, the mixture and the classifiers are independent, and the
 prediction combines them. Each label counts twice, so the scores rank labels but are not calibrated;
-`MultiLabelPosterior.predict_proba` corrects for the double count. The joints "and" and "multinomial" have one law of
-y_n given psi and f in place of the last two (`label_joints`).
+`MultiLabelPosterior.predict_proba` corrects for the double count. The joints "and" and "multinomial" have a single
+distribution of y_n given psi and f in place of labels(. | psi) and the factor (`label_joints`).
 
 Source: Nguyen, Gupta, Rana, Li & Venkatesh, supplement; corrections in docs/derivations/label-sets, "What the
 supplement prints".
@@ -47,27 +47,27 @@ from .targets import LabelSet
 class BNMC(Model):
     """Multi-label classification by a Dirichlet process mixture of (x, y) and a margin classifier for each label.
 
-    Targets are Y [N, C] of 0 and 1, dense or sparse, NaN (or -1) where a label is missing; counts with
-    `MultinomialDirichlet` labels, of which a row is missing as a whole or not at all.
+    Targets are Y [N, C] of 0 and 1, dense or sparse, NaN (or -1) where a label is missing. With `MultinomialDirichlet`
+    labels they are counts, and a row of them is missing as a whole or not at all.
 
     Parameters
     ----------
     likelihood : family of the inputs; hyperparameters left at None are set from the data
     label_likelihood : family of the labels, `BernoulliBeta` or `MultinomialDirichlet`; None: the latter for the joint
         "multinomial", else the former. If a and b of `BernoulliBeta` are both None, they are `label_rates` and 1 minus
-        these: a prior that counts as one row and knows which labels are rare
+        these: the prior counts as one row, with the rates of the labels
     loss : margin loss of each label: a binary one, such as `Logistic` or `Hinge`
     prior : over the partition, `DirichletProcess`, `PitmanYor` or `MixtureOfFiniteMixtures` (Gibbs, small variance)
     feature_map : what the classifiers see of x, with a constant feature 1 added; sparse X needs a map for sparse rows,
         such as `PrincipalDirections`
     weight_scale : nu > 0, prior standard deviation of the classifier weights
     truncation : T >= 2, number of components of the Pyro program, of SVI and of the blocked Gibbs scan
-    joint : "product": the mixture and the classifiers each have a factor of the labels; "and": a label needs both, its
-        probability is psi sigma(f); "multinomial": label counts in proportion to psi sigma(f)
+    joint : how mixture and classifiers share the labels. "product": each has a factor of them; "and": a label needs
+        both, with the probability psi sigma(f); "multinomial": label counts in proportion to psi sigma(f)
         (docs/derivations/label-sets, "Three joints"). "and" needs bits, "multinomial" counts; both need a logistic
         loss, except for SmallVariance
-    label_rates : how frequent each label is, [C] in (0, 1); None: as in the data. "product" divides by their odds,
-        since both views contain them
+    label_rates : frequency of each label, [C] in (0, 1); None: as in the data. Predictions of "product" divide by their
+        odds, since both the mixture and the classifier of a label contain them
     num_features, num_labels : widths D of X and C of Y; None: those of the data
 
     References

@@ -25,14 +25,16 @@ from .priors import DirichletProcess, PartitionPrior
 
 @dataclass(eq=False)
 class DDPM(Hyperplanes, Mixture):
-    """Discriminative DP mixture: DDPM-S with `Hinge`, DDPM-L with `Logistic`.
+    """Discriminative DP mixture: clusters, each with a hyperplane that separates it from all other rows.
+
+    With `Hinge` it is the DDPM-S of the paper, with `Logistic` its DDPM-L.
 
     Parameters
     ----------
     likelihood : family of the rows; hyperparameters left at None are set from the data
     loss : binary margin loss of a hyperplane. If no hyperplane can separate the parts of a split cluster, the split
-        costs up to 4 c nats a row with a hinge of strength c (0.4 by default), for any number of rows; it remains only
-        if the log density of a row gains more
+        costs up to 4 c nats a row with a hinge of strength c (0.4 by default), for any number of rows. The split
+        remains only if it raises the log density of a row by more than this
     prior : over the partition, `DirichletProcess`, `PitmanYor` or `MixtureOfFiniteMixtures` (Gibbs, small variance)
     feature_map : what the hyperplanes see of x, by default leading principal directions and a constant feature
     weight_scale : nu > 0, prior standard deviation of the hyperplanes' weights; as it tends to 0 the model becomes a

@@ -23,13 +23,15 @@ from .sequence import StateSpace
 
 @dataclass(eq=False)
 class DIH(Hyperplanes, StateSpace):
-    """Discriminative infinite HMM: DIH-S with `Hinge`, DIH-L with `Logistic`.
+    """Discriminative infinite HMM: states, each with a hyperplane that separates it from the steps of other states.
+
+    With `Hinge` it is the DIH-S of the paper, with `Logistic` its DIH-L.
 
     Parameters
     ----------
     likelihood, prior, truncation, num_features, lags : as in `IHMM`; with lags, hyperplanes see the earlier rows too
-    loss : as in `DDPM`; the strength of a `Hinge` is 0.1 by default. Raise it if a true state is not Gaussian, to join
-        pieces of it that no hyperplane tells apart
+    loss : as in `DDPM`; the strength of a `Hinge` is 0.1 by default. If a true state is not Gaussian, a higher
+        strength joins pieces of it that no hyperplane tells apart
     feature_map, weight_scale : as in `DDPM`
     """
 

@@ -36,15 +36,15 @@ class SmallVariance(Backend):
     Parameters
     ----------
     penalty : cost of one more component; None: from `num_components`, or from the components of `init`
-    transition_penalty : for sequences, cost of one more kind of transition; None: what a step costs on average
+    transition_penalty : for sequences, cost of one more kind of transition; None: the mean cost of a step
     transition_weight : for sequences, weight of the log probabilities of transitions. 0: how often a transition is
         used does not matter, the plain limit; 1: as much as in the likelihood (Roychowdhury, Jiang & Kulis 2013)
     scale : weight of the divergence relative to the margin loss; the smaller, the more the labels decide the
         components. "auto": 3 if components have classifiers of classes and 30 if features have classifiers, since only
         the divergence assigns a new row; else 1
     num_components : number of components for which the penalty is chosen if it is None; the fit may find a different
-        number. "auto": 8; if components have classifiers of classes, one component for every 15 rows per weight of a
-        classifier, at least 8 and at most 16
+        number. "auto": 8; if components have classifiers of classes, N / (15 P) for N rows and P features of
+        the classifiers, at least 8 and at most 16
     tolerance : stop once a sweep lowers L by no more than this fraction (the paper's rule), moves no more than this
         fraction of the points, and no split or merge helps
     max_steps : largest number of sweeps of a restart

@@ -26,7 +26,7 @@ class Nystroem(RBFFeatures):
     """Nystroem features of an RBF kernel; the kernel is exact if all rows of the fit are landmarks.
 
     With equally many features they do better than `RandomFourier`, since landmarks lie where the rows are
-    (docs/evidence). Landmarks are drawn with equal probabilities, whatever the weights of the rows.
+    (docs/choices). Landmarks are drawn with equal probabilities, whatever the weights of the rows.
 
     Parameters
     ----------
@@ -36,8 +36,8 @@ class Nystroem(RBFFeatures):
     seed : of the random choice of the landmarks
     intercept : value of the constant feature; 0 for none
     common_scale : True: all columns share one scale, as those of images or principal components should; False: each
-        column is standardized, as columns in different units should be. None: True unless a few columns would dominate,
-        which is where the effective number of columns (sum v)^2 / sum v^2, of variances v, is below 2 or D / 10
+        column is standardized, as columns in different units should be. None: True unless a few columns would dominate:
+        the effective number of columns, (sum v)^2 / sum v^2 for variances v, is below 2 or D / 10
     loc, scale : numbers or [D]; None: the means of the columns, and their standard deviations, or with `common_scale`
         the root of their mean variance
     landmarks : rows [P, D]; None: rows of the data

@@ -17,19 +17,20 @@ from .base import FeatureMap, Rows, require_matrix
 
 @dataclass(eq=False)
 class PrincipalDirections(FeatureMap):
-    """(x - loc) axes: the leading principal directions, scaled so that the mean square length of a row is 1.
+    """(x - loc) axes: x in the leading principal directions, scaled so that the mean square length of a row is 1.
 
-    All of X, unrotated, if it has no more columns than `num_directions`. The prior deviation of a score is then
-    about `weight_scale` (docs/derivations/repelling, "Features of the hyperplanes"). Sparse rows stay sparse: their
-    directions come from a few rounds of subspace iteration, and are near the leading ones.
+    If X has no more columns than `num_directions`, it is only centred and scaled, not rotated. The scale makes the
+    prior deviation of a score about `weight_scale` (docs/derivations/repelling, "Features of the hyperplanes").
+    Sparse rows stay sparse: their directions come from a few rounds of subspace iteration, and are near the leading
+    ones.
 
     Parameters
     ----------
     num_directions : largest number of directions; there are never more than rows
     proportions : use x / sum(x) in place of x, for counts
     scaling : before the directions are computed, columns are divided by their standard deviations to this power: 0
-        leaves them, 1 standardizes, 1/2 (Pareto scaling) is between the two: rare words count more, but noise does not
-        count fully
+        leaves them, 1 standardizes, 1/2 (Pareto scaling) is between the two: rare words count more than with 0, and
+        noise counts less than with 1
     intercept : value of the constant feature; 0 for hyperplanes through the mean of the data
     loc, axes : [D] and [D, P]; None: from the data
     """

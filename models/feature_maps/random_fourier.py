@@ -4,8 +4,8 @@
     phi(x)^T phi(x') is near exp(-|u - u'|^2 / (2 length_scale^2)), its mean over the frequencies
 
 Source: Rahimi & Recht (2007); with them the infinite SVM is a DP mixture of kernel machines (Zhu, Chen & Xing 2011).
-Frequencies are orthogonal in blocks of D, and each one alone has the law above: the mean is the same and the error is
-smaller (Yu, Suresh, Choromanski, Holtmann-Rice & Kumar 2016).
+Frequencies are orthogonal in blocks of D, and each one alone has the distribution above: the mean is the same and the
+error is smaller (Yu, Suresh, Choromanski, Holtmann-Rice & Kumar 2016).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .rbf import RBFFeatures
 
 @dataclass(eq=False)
 class RandomFourier(RBFFeatures):
-    """Random Fourier features of an RBF kernel: of the rows they use only means and scales of the columns.
+    """Random Fourier features of an RBF kernel; from the rows they take only the means and scales of the columns.
 
     Parameters
     ----------

@@ -68,7 +68,7 @@ class Likelihood(Config, ABC):
         self.check(X)
 
     def given_first(self, num_columns: int) -> Self:
-        """The same family as a law of the columns from `num_columns` on, given the columns before.
+        """The same family as a distribution of the columns from `num_columns` on, given the columns before.
 
         Raises
         ------

@@ -46,10 +46,10 @@ class FullGaussian(ExponentialFamily):
     degrees_of_freedom : nu0 > D - 1, the weight of the expected covariance `scale` / (nu0 - D - 1) of a component.
         None: D + max(2, D / 2), since D + 2 gives many components of a few rows each if there are many columns
         (docs/choices); but D + 2 if `scale` is given, which is then the expected covariance
-    scale : Psi0, a positive number or [D] for a diagonal, or [D, D] positive definite. None: a diagonal, such that half
-        the column variances are expected. "covariance": half the covariances of all rows are expected, those of
-        different columns shrunk by a tenth, for columns that are strongly correlated within components, too (as in
-        Fraley & Raftery 2007). Both also work if there are fewer rows than columns
+    scale : Psi0, a positive number or [D] for a diagonal, or [D, D] positive definite. None: a diagonal, such that the
+        prior expects half the column variances in a component. "covariance": the prior expects half the covariances of
+        all rows, with those of different columns shrunk by a tenth. Take it if columns are strongly correlated within
+        components (as in Fraley & Raftery 2007). Both also work if there are fewer rows than columns
     """
 
     loc: AnyNumbers = None

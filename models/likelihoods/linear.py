@@ -48,7 +48,7 @@ class LinearLikelihood(Config, ABC):
 
     @abstractmethod
     def hyperpriors(self, like: Tensor) -> dict[str, Gamma | None]:
-        """The gamma law of each precision, None if it is fixed, in the dtype of `like` [...]."""
+        """The gamma prior of each precision, None if it is fixed, in the dtype of `like` [...]."""
 
     @abstractmethod
     def start(self, like: Tensor) -> Hyper:
@@ -58,7 +58,7 @@ class LinearLikelihood(Config, ABC):
     def evidence(
         self, X: Tensor, mean: Tensor, square: Tensor, loadings: Tensor, counted: Tensor
     ) -> dict[str, tuple[Tensor, Tensor]]:
-        """The increments of (shape, rate) of the gamma law of each hyperparameter that has one.
+        """The increments of (shape, rate) of the gamma distribution of each hyperparameter that has one.
 
         Parameters
         ----------
@@ -93,7 +93,7 @@ class LinearLikelihood(Config, ABC):
     def expected_log_density(self, X: Tensor, mean: Tensor, square: Tensor, h: Hyper) -> Tensor:
         """SVI: the lower bound of E log p(x_nd | m_nd) [N, D] that `expect` attains.
 
-        For a hyperparameter `name` with a law, h has its mean, and the mean of its logarithm as `log_name`.
+        For a hyperparameter `name` with a prior, h has its mean, and the mean of its logarithm as `log_name`.
         """
 
     # -- small variance ------------------------------------------------------------------------------------------------

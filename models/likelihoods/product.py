@@ -34,8 +34,8 @@ class Product(ExponentialFamily):
     """Columns 0..D_1 - 1 by the first family, the next D_2 by the second, and so on.
 
     Sparse rows stay sparse for families that take them, and become dense for the others. In the small-variance limit
-    coordinates have a further column e for each block, how often its rows count: 1 in a row, the weight of the
-    pseudo-observation in that, so that families with and without one go together.
+    each block has one more coordinate e, its weight: 1 in a row of X, and in a pseudo-observation that of the family.
+    So families with and without a pseudo-observation can be combined.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ class PseudoObservation(NamedTuple):
 
 
 class Loss(Config, ABC):
-    """A margin loss; `testing.check_loss` checks every method that a loss has against its `log_factor`.
+    """A margin loss. `testing.check_loss` checks every method that a loss has against its `log_factor`.
 
     Methods act elementwise on scores [..., C] and targets that broadcast with them: C = 1 for a binary or real target,
     C = L for L classes (targets -1 / +1), C = 0 for no target.

@@ -6,7 +6,7 @@
     rest         new blocks have weights of density mass x^(-1-exponent) e^(-x)           slice scan
     price        Lambda(K), the cost of K components                            small variance
 
-A prior defines the laws of its hyperparameters, `urn` and `log_partition`; these suffice for the collapsed scan and
+A prior defines `hyperpriors`, `urn` and `log_partition`; these suffice for the collapsed scan and
 small variance. `sticks` is needed by everything with T components, `draw_rest` by the slice scan. All other methods
 have defaults, and are overridden if there is a closed form. (docs/derivations/priors, "The interface")
 """
