@@ -1,4 +1,4 @@
-"""What a search chooses from: an axis of values for each part of a setting."""
+"""The values that a search chooses from: an axis for each part of a setting."""
 
 from __future__ import annotations
 

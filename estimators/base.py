@@ -44,13 +44,13 @@ class NothingLearntWarning(UserWarning):
 
 
 def goes_on(estimator: PosteriorEstimator) -> bool:
-    """Whether fits of the two parts can go on with another batch."""
+    """Whether a fit with this model and backend can continue with another batch."""
     inference = estimator.defaults()[1] if estimator.inference is None else estimator.inference
     return isinstance(inference, SVI) and any(map(estimator.is_of, estimator.streams))
 
 
 class _Transform(TransformerMixin):
-    """What `transform` is: its result comes in the container that `set_output` asks for."""
+    """`transform`, whose result comes in the container that `set_output` asks for."""
 
     posterior_: Any
     new_data: Callable[[ArrayLike], Any]
@@ -145,21 +145,21 @@ class PosteriorEstimator(TransformerMixin, PartsEstimator, auto_wrap_output_keys
     def fit_posterior(
         self, parts: tuple[Any, Backend], X: Any, y: NDArray[Any] | None, weights: NDArray[np.float64] | None = None
     ) -> None:
-        """Fit to rows in an order of their own, and put what the posterior says of rows back in that of X [N, D]."""
+        """Fit to the rows in a canonical order, and put the posterior's values by row back in the order of X [N, D]."""
         model, inference = parts
         rows = sort_rows(X, y, weights, merge=weighs(inference, model))
         self.posterior_ = self.posterior_of(parts, rows, self.on_interrupt).over_rows(torch.from_numpy(rows.place))
         self._require_learnt(inference)
 
     def posterior_of(self, parts: tuple[Any, Backend], rows: SortedRows, on_interrupt: str) -> Any:
-        """The posterior of rows, which may be some of those of a fit."""
+        """The posterior of these rows: all rows of `fit`, or those of a fold."""
         model, inference = parts
         options: dict[str, Any] = {} if rows.weights is None else {"sample_weight": rows.weights}
         options |= self.loss_options(parts, rows)
         return inference.fit(model, rows.X, rows.y, on_interrupt=on_interrupt, **options)
 
     def loss_options(self, parts: tuple[Any, Backend], rows: SortedRows) -> dict[str, Any]:
-        """What a fit is told of the losses of rows."""
+        """Further options of the backend's `fit`, such as weights of the losses of rows."""
         return {}
 
     def fit_source(self, parts: tuple[Any, Backend], source: RowSource) -> Self:
@@ -200,7 +200,7 @@ class PosteriorEstimator(TransformerMixin, PartsEstimator, auto_wrap_output_keys
         return found
 
     def copies(self, sample_weight: ArrayLike | None, X: Any) -> NDArray[np.int64]:
-        """How many rows each row [N] counts as where folds are dealt (`copies_of`); weights of classes do not tell."""
+        """As how many rows each row [N] is dealt out to folds (`copies_of`); weights of classes do not count."""
         weights = self.row_weights(sample_weight, X)
         return copies_of(np.ones(X.shape[0]) if weights is None else weights)
 

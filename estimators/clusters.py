@@ -50,15 +50,15 @@ class Choice(NamedTuple):
 
 
 def chosen_mixture(inference: Backend, rows: NDArray[Any], weights: NDArray[np.float64] | None) -> Choice:
-    """The mixture that reaches the highest bound on rows [N, D] that count `weights` [N] times.
+    """The mixture that reaches the highest bound on rows [N, D], each counted `weights` [N] times.
 
     Its covariances are diagonal, full, or full with a prior of `degrees_of_freedom` D + 2, which lets correlations be
     as strong as they are. If the best of these has a single cluster, full ones whose prior expects the correlations of
     all rows compete with it: they tell clusters apart that are long in the same direction. If it has clusters in more
     than two thirds of its components, mixtures of twice as many compete. Fits of at most 600 rows run until they
-    converge. These rows are chosen by their content, so that the order of rows does not matter. One column, or more
-    than 32, whose sweeps take long, have diagonal covariances. `DPM()` without a fit for a backend that has no bound or
-    draws to weigh mixtures by, and for fewer than two rows that count.
+    converge. These rows are chosen by their content, so that the order of rows does not matter. With one column, or
+    with more than 32, whose sweeps take long, covariances are diagonal. If the backend has neither a bound nor draws, or
+    fewer than two rows have a positive weight, the result is `DPM()` without a fit.
     """
     counted = slice(None) if weights is None else weights > 0
     rows, weights = rows[counted], None if weights is None else weights[counted]
@@ -77,7 +77,7 @@ def chosen_mixture(inference: Backend, rows: NDArray[Any], weights: NDArray[np.f
 
 
 def _best_of_families(rows: SortedRows, truncation: int) -> Choice:
-    """The covariances whose mixture with so many components reaches the highest bound."""
+    """The mixture with `truncation` components whose covariances reach the highest bound."""
     families: list[Any] = [DiagonalGaussian()]
     columns = rows.X.shape[1]
     if 1 < columns <= _MOST_COLUMNS:
@@ -92,7 +92,7 @@ def _bound(found: Choice) -> float:
 
 
 def _pilot(model: DPM, rows: SortedRows) -> Choice:
-    """What a fit until it converges finds, of the first rows alone if there are many."""
+    """The result of a fit that runs until it converges, to the first rows alone if there are many."""
     some = slice(_NUM_PILOT)
     counts = None if rows.weights is None else rows.weights[some]
     with warnings.catch_warnings(record=True) as said:

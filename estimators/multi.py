@@ -1,4 +1,4 @@
-"""Estimators of many tasks that share what they learn: `MultiLabelClassifier` and `MultiTaskRegressor`."""
+"""Estimators of many labels or tasks at once: `MultiLabelClassifier` and `MultiTaskRegressor`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from .rows import moments_of_tasks, sort_rows
 
 
 class _TaskEstimator(PosteriorEstimator):
-    """What both share: one fit to targets [N, M] of M tasks, NaN where a row has none."""
+    """The base of both estimators: one fit to targets [N, M] of M tasks, NaN where a row has none."""
 
     posteriors: tuple[type[Any], ...] = (ProjectionPosterior,)
     accepted = "a model of many tasks"
@@ -218,7 +218,7 @@ class MultiLabelClassifier(ClassifierMixin, MultiOutputMixin, _TaskEstimator):
         return labels
 
     def _by_folds(self, parts: tuple[Any, Backend], X: Any, targets: Any) -> Iterator[HeldOut]:
-        """What fits without each fold say of it; nothing where there is nothing to calibrate."""
+        """For each fold the scores of its rows by a fit to the other rows; none if there is nothing to calibrate."""
         number = number_of_folds("cv", self.cv, _MANY_FOLDS if X.shape[0] <= _FEW_ROWS else 2)
         if number is None or not self.is_of(LabelData):
             return

@@ -113,14 +113,14 @@ class MultiLabelClassifierCV(Search, MultiLabelClassifier):
         return found
 
     def decide(self, posterior: Any, held: Rows, seen: Any, temperatures: tuple[float, ...]) -> list[NDArray[Any]]:
-        """Log odds [n, L, 2] of both views, NaN where the other rows teach nothing of a label."""
+        """Log odds [n, L, 2] of both views; NaN for a label of which the other rows teach nothing."""
         y = held.y.toarray() if scipy.sparse.issparse(held.y) else held.y
         unknown = np.isnan(taught(np.zeros_like(y, dtype=float), seen.y))
         views = np.stack([np.asarray(view) for view in posterior.held_out(held.X, y)[:2]], -1)
         return [np.where(unknown[..., None], np.nan, views)]
 
     def settled(self, decisions: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
-        """Log odds [M, L] at their calibration, less those of the threshold."""
+        """Calibrated log odds [M, L], minus those of the threshold."""
         mixture, classifiers, signs = (part.double() for part in _held_out(decisions, y))
         present, known = (signs == 1).sum(0), (~signs.isnan()).sum(0)
         counted_twice = 0.0 if self.parts()[0].is_coupled else 1.0
@@ -131,7 +131,7 @@ class MultiLabelClassifierCV(Search, MultiLabelClassifier):
         return found.where(~signs.isnan() | torch.from_numpy(np.isnan(y)), -torch.inf).numpy()
 
     def score_rows(self, decisions: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
-        """What each row [n] adds to F1 = 2 hits / (predicted + present), whose mean is F1 itself."""
+        """A score of each row [n], whose mean is F1 = 2 hits / (predicted + present)."""
         hits, total = self._counts(decisions, y)
         size = max(total.mean(), np.finfo(np.float64).tiny)
         f1 = hits.mean() / size
@@ -139,7 +139,7 @@ class MultiLabelClassifierCV(Search, MultiLabelClassifier):
         return found
 
     def _counts(self, decisions: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Twice the hits [n] of each row, and how many labels it has and is given; of a vector of labels one each."""
+        """Twice the hits [n] of each row, and the number of its true labels plus that of its predicted labels."""
         known, present = ~np.isnan(y), y == 1
         if self.has_matrix or y.shape[1] == 1:
             taken = (decisions > 0) & known

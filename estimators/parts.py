@@ -30,7 +30,7 @@ class PartsEstimator(BaseEstimator):
 
     @property
     def on_interrupt(self) -> str:
-        """What Ctrl-C does in `fit`: "return" what was reached, or "raise" KeyboardInterrupt."""
+        """What Ctrl-C does in `fit`: "return" what the fit had reached, or "raise" KeyboardInterrupt."""
         return "raise" if self._is_clone else "return"
 
     def set_params(self, **params: Any) -> Self:
@@ -38,7 +38,7 @@ class PartsEstimator(BaseEstimator):
 
         Raises
         ------
-        ValueError    on an argument of a part that is None, and on names that there are not.
+        ValueError    on an argument of a part that is None, and on unknown names.
         """
         for name in params:
             part, _, inner = name.partition("__")

@@ -1,4 +1,4 @@
-"""What users pass to estimators, read as scikit-learn does, in sentences that name the argument."""
+"""Arguments of estimators, read as scikit-learn reads them; error messages are sentences that name the argument."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def _is_numeric(values: NDArray[Any]) -> bool:
 
 
 def named(name: str, read: Callable[[], T]) -> T:
-    """What `read` returns; an error of its that does not name the argument, of the same class with the name."""
+    """The result of `read`; an error that does not name the argument is raised again with its name."""
     try:
         return read()
     except (TypeError, ValueError, OverflowError) as error:

@@ -67,7 +67,7 @@ class Part(NamedTuple):
 
 
 def copies_of(weights: NDArray[np.float64]) -> NDArray[np.int64]:
-    """How many rows each row [N] is dealt out as: its weight [N] if all weights are whole, else 1, or 0 without weight.
+    """As how many rows each row [N] is dealt out: its weight [N] if all weights are whole, else 1, or 0 if it has none.
 
     So a whole weight of r is r equal rows. A row with another weight is not split: a fold that holds it out must not
     learn from it.
@@ -80,11 +80,11 @@ def copies_of(weights: NDArray[np.float64]) -> NDArray[np.int64]:
 def deal(
     rows: SortedRows, key: NDArray[Any], number: int, copies: NDArray[np.int64] | None = None
 ) -> NDArray[np.int64]:
-    """How many of the copies [N] of each row of the user (None: one of each) a fold holds out [N, F].
+    """How many copies of each row of the user, of `copies` [N] (None: one of each), each fold holds out, [N, F].
 
     Rows, sorted and not merged, are dealt out one after another in the order of a key [N] of the sorted rows, copy by
-    copy. Equal rows follow one another, so each fold gets its share of them: a fold that has all rows with this x and
-    this label would be told the opposite by the others.
+    copy. Equal rows follow one another, so each fold gets its share of them. If one fold had all rows with some x and
+    one label, the others would teach the opposite label for this x.
     """
     counts = np.ones(len(key), dtype=np.int64)
     if copies is not None:

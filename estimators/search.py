@@ -1,8 +1,8 @@
 """The search behind `ClassifierCV` and the others: settings tried on folds, and the best one fitted to all rows.
 
-Components come from all rows without their targets; a search takes the paths of `paths` from them through its
-settings, on all rows but those of a fold. A number of folds deals out the rows in an order of their own, so that a
-search depends on how often each row occurs, and not on where it stands.
+Components are found from all rows without their targets. For each fold, fits to the other rows start from these
+components and go through all settings, along the paths of `paths`. If `cv` is a number, the rows are dealt out to folds
+in a canonical order, so that a search depends on how often each row occurs, and not on where it stands.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _Place = tuple[int, ...]  # of a setting among the values of its axes
 
 
 class _HeldOut(NamedTuple):
-    """What fits without some rows say of them: M rows in all folds together, those of each fold in turn."""
+    """Predictions for held-out rows: M rows in all, those of the first fold first."""
 
     decisions: NDArray[Any]  # [*axes, M] or [*axes, M, L]
     y: NDArray[Any]  # [M]
@@ -60,7 +60,7 @@ class _HeldOut(NamedTuple):
 
 
 class _Member(NamedTuple):
-    """A setting, and what its fit to all rows takes."""
+    """A setting, and the arguments of its fit to all rows."""
 
     setting: dict[str, Any]
     steps: list[Step]  # up to it
@@ -69,7 +69,7 @@ class _Member(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """The best setting and those whose decisions are averaged with it, and what folds say of their mean."""
+    """The best setting, those whose decisions are averaged with it, and the averages for held-out rows."""
 
     members: list[_Member]  # the best first
     decisions: NDArray[Any]  # [M] or [M, L]
@@ -82,10 +82,10 @@ class _Found(NamedTuple):
 
 
 class Search(PosteriorEstimator):
-    """What estimators add to those they derive from: settings are searched first. Ctrl-C ends all of it.
+    """The search that a CV estimator makes before the fit of the estimator it derives from. Ctrl-C ends both.
 
-    A setting has a part for each of `arguments`, which hold the values to choose from. Those after the first kinds, the
-    strengths and the weight scales, are the steps of a path; those after them need no fit of their own.
+    A setting has a value of each of `arguments`, which hold the values to choose from. Strengths and weight scales are
+    the steps of a path of fits; the arguments after these (temperatures) need no fit of their own.
     """
 
     arguments: ClassVar[tuple[str, ...]]
@@ -100,8 +100,9 @@ class Search(PosteriorEstimator):
     def search(
         self, parts: tuple[Any, Backend], rows: Rows, groups: ArrayLike | None, copies: NDArray[np.int64] | None = None
     ) -> _Found:
-        """The best setting for rows with weights of at least 0, beside others where their mean is better; leaves what
-        the search found.
+        """The best setting for rows with weights of at least 0, and the others whose decisions are averaged with it.
+
+        Sets `scores_`, `best_params_` and the other attributes of the search.
 
         Parameters
         ----------
@@ -131,15 +132,15 @@ class Search(PosteriorEstimator):
         return _Found(members, np.tensordot(shares, decisions, 1), found.y, found.weights)
 
     def score_rows(self, decisions: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
-        """How good decisions [n] or [n, L] are for targets y [n]; the score of a fold is the mean."""
+        """The score of each row [n] from decisions [n] or [n, L] and targets y [n]; the score of a fold is the mean."""
         raise NotImplementedError
 
     def settled(self, decisions: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
-        """Decisions [M] or [M, L] of all folds with what these choose together."""
+        """Decisions [M] or [M, L] of all folds after all that the folds choose together, such as a calibration."""
         return decisions
 
     def shares(self, decisions: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """By how much each of several decisions [J, M] or [J, M, L] counts in their mean [J]; by default the first."""
+        """The weights [J] of several decisions [J, M] or [J, M, L] in their mean; by default the first has weight 1."""
         found: NDArray[np.float64] = np.eye(len(decisions))[0]
         return found
 
@@ -150,16 +151,15 @@ class Search(PosteriorEstimator):
     def log_losses(
         self, decisions: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64]
     ) -> NDArray[np.float64] | None:
-        """Of each row [M], by decisions [M] or [M, L] for rows that the fits had not seen, y [M] of them; None where
-        there are no probabilities."""
+        """The log loss of each held-out row [M] from decisions [M] or [M, L] and y [M]; None without probabilities."""
         return None
 
     def calibrate(self, decisions: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64]) -> None:
-        """Take what is wanted of decisions [M] or [M, L] for rows that the fits had not seen, y [M] of them."""
+        """Set what decisions [M] or [M, L] for held-out rows with targets y [M] determine, such as a slope."""
 
     def _best(self, found: _HeldOut, sizes: list[_Place]) -> _Place:
-        """The best of the places of several numbers of components; another than the first has to be better by more than
-        chance than those before."""
+        """The best of the places of several numbers of components; a further number must be better than those before by
+        more than chance."""
         first, *further = sizes
         best = first
         for place in further:
@@ -167,8 +167,8 @@ class Search(PosteriorEstimator):
         return best
 
     def _together(self, found: _HeldOut, best: _Place) -> list[_Place]:
-        """The best place, and those of the best settings with other numbers of components that decide otherwise. One
-        posterior has one loss and one feature map: theirs are those of the best."""
+        """The best place, and for each other number of components that of its best setting, if its decisions differ.
+        All have the loss and the feature map of the best place, since one posterior has one of each."""
         shared = [self.arguments.index(name) for name in ("length_scales", "strengths")]
         together = [best]
         for places in self._by_size(found):
@@ -187,7 +187,7 @@ class Search(PosteriorEstimator):
         return [[place for place in every if place[at_size] == number] for number in range(shape[at_size])]
 
     def _best_of(self, found: _HeldOut, places: list[_Place]) -> _Place:
-        """The best of some places, of equals that of the least log loss, and then the first."""
+        """The place with the best score; of equals the one with the least log loss, and then the first."""
         mean = found.scores.mean(0).round(_DIGITS)
         highest = max(mean[place] for place in places)
         equals = [place for place in places if mean[place] == highest]
@@ -201,13 +201,14 @@ class Search(PosteriorEstimator):
         return _Member(setting, steps, starts.get(setting.get("num_components")), share)
 
     def _is_better(self, found: _HeldOut, place: _Place, best: _Place, first: _Place) -> bool:
-        """Whether a setting gains more than 1 on the best before, in score and log likelihood together, and on the
-        first in log likelihood: this has not chosen the setting, whose score is the highest of many."""
+        """Whether a setting is better by more than chance: its gains in score and in log likelihood on the best before
+        add up to more than 1, and its gain in log likelihood on the first is more than 1, all in standard errors. The
+        second condition helps as the score, the highest of many, chose the setting, but the log likelihood did not."""
         together, alone = self._gains(found, place, best).sum(), self._gains(found, place, first)[-1]
         return bool(together > 1 and alone > 1)
 
     def _gains(self, found: _HeldOut, place: _Place, other: _Place) -> NDArray[np.float64]:
-        """What a setting gains on another, row by row, in each measure [J], in standard errors."""
+        """The mean gain of a setting on another, row by row, in each measure [J], in standard errors."""
         gains = self._measures(found, place) - self._measures(found, other)
         gain = np.average(gains, axis=1, weights=found.weights)
         variance = np.average((gains - gain[:, None]) ** 2, axis=1, weights=found.weights)
@@ -216,13 +217,13 @@ class Search(PosteriorEstimator):
         return found_gains
 
     def _measures(self, found: _HeldOut, place: _Place) -> NDArray[np.float64]:
-        """Scores and, where there are such, log likelihoods [J, M] of the rows held out."""
+        """Scores and, if there are probabilities, log likelihoods [J, M] of the held-out rows."""
         decisions = self.settled(found.decisions[place], found.y)
         scores, losses = self.score_rows(decisions, found.y), self.log_losses(decisions, found.y, found.weights)
         return np.stack([scores] if losses is None else [scores, -losses])
 
     def _axes(self, model: Any, inference: Backend, rows: Rows) -> _Axes:
-        """The values of each part of a setting."""
+        """The values to choose from, by the names of the parts of a setting."""
         local, kernel = isinstance(inference, SmallVariance) and inference.takes_labels(model), has_length_scale(model)
         num_columns, given = rows.X.shape[1], given_values(self, self.arguments)
         numbers = (1,) if kernel else tuple(k for k in _NUMBERS if k == 1 or k * _ROWS <= rows.weights.sum())
@@ -242,8 +243,8 @@ class Search(PosteriorEstimator):
         return found
 
     def _splits(self, rows: Rows, groups: NDArray[Any] | None, copies: NDArray[np.int64]) -> list[tuple[Part, Part]]:
-        """The rows to train on and those to hold out, all with a positive weight. A number of folds deals out the
-        copies [N] of rows in the order of y, or whole groups."""
+        """For each fold the rows to train on and those to hold out, all with a positive weight. If `cv` is a number,
+        the copies [N] of rows are dealt out in the order of y, or whole groups are."""
         if not isinstance(self.cv, int | np.integer):
             given = [[part[rows.weights[part] > 0] for part in split] for split in _read_splits(self.cv, rows, groups)]
             return [(Part(train, rows.weights[train]), Part(test, rows.weights[test])) for train, test in given]
@@ -262,19 +263,19 @@ class Search(PosteriorEstimator):
         ]
 
     def deal(self, rows: Rows, number: int, copies: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many of the copies [N] of each row the folds hold out [N, F]."""
+        """The number of copies of each row, of `copies` [N], that each fold holds out, [N, F]."""
         ordered = sort_rows(*rows, merge=False)
         return deal(ordered, np.asarray(ordered.y), number, copies)
 
     def order(self, y: Any) -> NDArray[Any]:
-        """Numbers [N] by whose means groups are dealt out."""
+        """A number for each row [N]; groups are dealt out in the order of their means."""
         found: NDArray[Any] = y
         return found
 
     def _hold_out(
         self, parts: tuple[Any, Backend], rows: Rows, splits: list[Any], axes: _Axes, starts: Starts
     ) -> _HeldOut:
-        """Decisions at all settings for the rows of each fold, whose paths start from components [N] of all rows."""
+        """Decisions at all settings for the held-out rows; paths start from components [N] of all rows."""
         names = [name for name in axes if name not in ("strength", "weight_scale", "temperature")]
         every = itertools.product(*(axes[name] for name in names))
         settings = [dict(zip(names, values, strict=True)) for values in every]
@@ -302,13 +303,13 @@ class Search(PosteriorEstimator):
         return _HeldOut(together.reshape(*shape, *together.shape[1:]), y, held.weights, by_fold)
 
     def _scores(self, decisions: Any, y: Any, weights: Any, sizes: list[int]) -> list[float]:
-        """Those of the folds [F], with so many rows each."""
+        """The scores of the folds [F], which have these numbers of rows."""
         parts = [np.split(each, np.cumsum(sizes)[:-1]) for each in (self.settled(decisions, y), y, weights)]
         return [np.average(self.score_rows(own, some), weights=each) for own, some, each in zip(*parts, strict=True)]
 
 
 class PathSearch(Search):
-    """The search of one target a row: its fit starts from the components of the best setting."""
+    """A search with one target for each row: the final fit starts from the components of the best setting."""
 
     arguments: ClassVar[tuple[str, ...]] = (
         "length_scales",
@@ -368,7 +369,7 @@ def _steps(axes: _Axes) -> list[Step]:
 
 
 def _fitted(parts: tuple[Any, Backend], member: _Member, rows: Rows) -> Any:
-    """The posterior of a setting, of the rows with a positive weight, with what it says of all rows."""
+    """The posterior of a setting, fitted to the rows with a positive weight, with values for all rows."""
     kept, parts = np.flatnonzero(rows.weights > 0), varied(parts, member.setting)
     seen = (rows if len(kept) == len(rows.y) else rows.taken(kept)).sorted(parts)
     start = None if member.start is None else member.start[kept]

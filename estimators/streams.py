@@ -118,7 +118,7 @@ def moments_of(source: RowSource) -> tuple[float, float]:
 
 
 def mean_squared_error(source: RowSource, predict: Callable[[Any], Any]) -> float:
-    """Of what a function predicts from the rows X [n, D] of a block, beside the y of all rows."""
+    """The mean squared error of the predictions of a function from the rows X [n, D] of each block."""
     number, total = 0, 0.0
     for X, y in source.blocks(_BLOCK):
         number += X.shape[0]

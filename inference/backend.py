@@ -164,7 +164,7 @@ class Backend(Config):
         return None
 
     def truncation_of(self, model: Model) -> str:
-        """The name of the model's argument with the number of components in a state; "" if the state adapts it."""
+        """The name of the model's argument with the number of components; "" if a state may have any number."""
         return next((name for name in ("truncation", "num_topics") if hasattr(model, name)), "")
 
     def least_steps(self, schedule: Schedule) -> int:
@@ -192,39 +192,39 @@ class Backend(Config):
 
     @overload
     def fit(self, model: Mixture, X: Any, y: Any = None, **options: Unpack[FitOptions]) -> PartitionPosterior:
-        """Of a mixture."""
+        """The fit of a mixture."""
         ...
 
     @overload
     def fit(self, model: StateSpace, X: Any, y: Any = None, **options: Unpack[FitOptions]) -> SequencePosterior:
-        """Of sequences."""
+        """The fit of sequences."""
         ...
 
     @overload
     def fit(self, model: BNMC, X: Any, y: Any = None, **options: Unpack[FitOptions]) -> MultiLabelPosterior:
-        """Of label sets."""
+        """The fit of label sets."""
         ...
 
     @overload
     def fit(self, model: FeatureModel, X: Any, y: Any = None, **options: Unpack[FitOptions]) -> FeaturePosterior:
-        """Of latent features."""
+        """The fit of latent features."""
         ...
 
     @overload
     def fit(
         self, model: MultiTaskInfiniteLatentSVM, X: Any, y: Any = None, **options: Unpack[FitOptions]
     ) -> ProjectionPosterior:
-        """Of many tasks."""
+        """The fit of many tasks."""
         ...
 
     @overload
     def fit(self, model: TopicModel, X: Any, y: Any = None, **options: Unpack[FitOptions]) -> TopicPosterior:
-        """Of topics."""
+        """The fit of topics."""
         ...
 
     @overload
     def fit(self, model: Model, X: Any, y: Any = None, **options: Unpack[FitOptions]) -> Any:
-        """Of any other model."""
+        """The fit of any other model."""
         ...
 
     def fit(

@@ -132,7 +132,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class Auto:
-    """What another domain accepts, or a word for a value from the data."""
+    """The values of another domain, or a word for a value from the data."""
 
     domain: Domain
     word: str = "auto"

@@ -1,4 +1,4 @@
-"""What the plots share: where they are drawn, their colours, and a look at what they are given."""
+"""Shared by all plots: the axes to draw on, colours, and checks of arguments."""
 
 from __future__ import annotations
 

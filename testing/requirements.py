@@ -1,4 +1,4 @@
-"""What a check requires, and how it tells of errors in a user's part."""
+"""The requirements of checks, and messages about errors in a user's part."""
 
 from __future__ import annotations
 

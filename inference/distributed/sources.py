@@ -36,7 +36,7 @@ class RowSource(ABC):
 
     @property
     def column_names(self) -> list[str] | None:
-        """Those of the columns of X [D]; None if they have no names."""
+        """The names of the columns of X [D]; None if they have no names."""
         return None
 
     def reads(self, path: Path) -> bool:

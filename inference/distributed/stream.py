@@ -257,7 +257,7 @@ def _warn_of_order(source: RowSource, first: Tensor, classes: Tensor | None, in_
 
 
 def _gist(y: Tensor, has_classes: bool) -> Tensor:
-    """Those of the values y [n] that determine a target's classes or range, and NaN if a value is missing."""
+    """The values among y [n] that determine a target's classes or range, and NaN if a value is missing."""
     missing = y.isnan()
     known = y[~missing]
     ends = known.unique() if has_classes or not len(known) else torch.stack(known.aminmax())

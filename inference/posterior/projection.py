@@ -42,7 +42,7 @@ class ProjectionPosterior(BinaryFeatures, ScorePrediction, Posterior):
         return like(self.model.preprocessed(rows) @ self.features.to(rows), X)
 
     def facts(self) -> list[str]:
-        """What `repr` says of the structure."""
+        """The facts that `repr` shows."""
         return [*super().facts(), f"{self.model.num_tasks} tasks"]
 
     # -- prediction ----------------------------------------------------------------------------------------------------

@@ -147,8 +147,8 @@ class Autoguide(Backend):
     ----------
     guide : name of a class of `pyro.infer.autoguide`: "AutoNormal", "AutoMultivariateNormal",
         "AutoLowRankMultivariateNormal", "AutoDiagonalNormal", or "AutoDelta" for a maximum a posteriori estimate. The
-        value of "AutoDelta" is a log density, not a bound, and the estimate exists only where no prior is infinite
-        at an end: sticks need a concentration of at least 1 (`NoMaximum` warns)
+        value of "AutoDelta" is a log density, not a bound. The estimate exists only if no prior density is infinite at
+        an end of its range: sticks need a concentration of at least 1 (`NoMaximum` warns)
     num_steps : steps of Adam
     learning_rate : of Adam
     num_samples : draws from the fitted guide that the posterior keeps

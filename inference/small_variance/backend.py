@@ -191,7 +191,7 @@ def _cheap_restarts(data: KernelData, row_cost: int) -> int:
 
 
 def _told(data: KernelData) -> int:
-    """How many components can have classifiers that so many rows determine, within bounds."""
+    """The number of components whose classifiers these rows determine, within bounds."""
     first = cast(Data, getattr(data, "first", data))  # a source's rows have no weights
     told = int(first.total_weight if first is data else data.num_data) // (_ROWS * first.features.shape[1])
     return max(_COMPONENTS, min(_MOST_COMPONENTS, told))

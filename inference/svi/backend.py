@@ -58,7 +58,7 @@ class SVI(Backend):
     memory does not grow with the number of rows; `map_rows(posterior.assign, source, path)` gives those of all. For
     mixtures each rank of a `group` may have a source of its own: a step sees a block of each.
 
-    If a tensor has more than 2^24 rows times components (134 MB), responsibilities are not kept, except with
+    If rows times components exceed 2^24 (134 MB), responsibilities are not kept, except with
     rule="averaging" or coupled label sets: each step computes them again, chunk by chunk, and the posterior has the
     `assignments` alone.
 

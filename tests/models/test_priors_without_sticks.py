@@ -31,7 +31,7 @@ from regbayes.testing import check_kernel, check_prior
 
 @dataclass(eq=False)
 class UpTo(PartitionPrior):
-    """As many components as any other number up to `most`, with weights from a symmetric Dirichlet law."""
+    """A uniform number of components up to `most`, with weights from a symmetric Dirichlet distribution."""
 
     most: Count = 6
     concentration: Positive = 0.8
