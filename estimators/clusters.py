@@ -57,8 +57,8 @@ def chosen_mixture(inference: Backend, rows: NDArray[Any], weights: NDArray[np.f
     all rows compete with it: they tell clusters apart that are long in the same direction. If it has clusters in more
     than two thirds of its components, mixtures of twice as many compete. Fits of at most 600 rows run until they
     converge. These rows are chosen by their content, so that the order of rows does not matter. With one column, or
-    with more than 32, whose sweeps take long, covariances are diagonal. If the backend has neither a bound nor draws, or
-    fewer than two rows have a positive weight, the result is `DPM()` without a fit.
+    with more than 32, whose sweeps take long, covariances are diagonal. If the backend has neither a bound nor draws,
+    or fewer than two rows have a positive weight, the result is `DPM()` without a fit.
     """
     counted = slice(None) if weights is None else weights > 0
     rows, weights = rows[counted], None if weights is None else weights[counted]
