@@ -115,7 +115,7 @@ _LIKELIHOODS = ("full", "diagonal", "spherical")
 _FULL = "default: full for up to 50 features, else diagonal"
 _GAUSSIANS = f"covariance of the components of InfiniteSVM and DPM; {_FULL}"
 _DROP = "columns to leave out, whatever is in them; repeatable"
-_KEPT = "where the fit is kept as it goes, and goes on from if that file exists"
+_KEPT = "file in which the fit is kept while it runs; if the file exists, the fit goes on from it"
 
 # the options that several commands share
 _ALSO = {"--drop": ["--ignore"]}
@@ -209,8 +209,8 @@ _FIT = _Command(
         "--batch-size": {
             "metavar": "ROWS",
             "type": _integer(1),
-            "help": "svi in stochastic steps, a pass over the table or 200 steps, that read so many rows at a time and "
-            "keep none: for tables, best in Parquet, that do not fit into memory; rows should be in no order",
+            "help": "svi in stochastic steps, a pass over the table or 200 steps; each reads so many rows and keeps "
+            "none: for tables, best in Parquet, that do not fit into memory. Rows should be in random order",
         },
         "--checkpoint": {},
         "--output": {"metavar": "FILE", "required": True, "help": "the posterior"},

@@ -206,7 +206,8 @@ def load(name: str, *, features: str | None = None) -> Dataset:
     )
     if name not in DOWNLOADS:
         raise FileNotFoundError(
-            f"The data set {name!r} was not found {place}, and none of its homes has a file to read as it is. {mend}"
+            f"The data set {name!r} was not found {place}, and cannot be downloaded: no public file has it in a form "
+            f"to read. {mend}"
         )
     try:
         data = _dataset(name, prepare(download(name)))

@@ -170,8 +170,8 @@ def _require_known(estimator: object, y: Any, what: str) -> None:
     if rows.size:
         raise ValueError(
             f"y has no {what} in {rows.size} of {len(values)} rows, the first of them row {rows[0]}; "
-            f"{type(estimator).__name__} needs one in each. Drop these rows, or fit a model by a backend, as "
-            "SVI().fit(model, X, y), to a y of numbers, NaN where it is missing."
+            f"{type(estimator).__name__} needs one in each. Drop these rows, or call a backend, such as "
+            "SVI().fit(model, X, y): it takes a y of numbers with NaN where one is missing."
         )
 
 

@@ -144,7 +144,7 @@ def _takes_weights(model: Model) -> bool:
 
 
 def _require_whole(weights: Tensor, backend: Weighing, model: Model) -> None:
-    taker, why = type(backend).__name__, "since it draws the component of a row, never of a fraction of it"
+    taker, why = type(backend).__name__, "since it draws a component for each copy of a row"
     mend = "Round the weights, or fit with SVI() or SmallVariance()."
     if backend.weighs:
         taker, why, mend = type(model).__name__, "since its documents are of whole words", "Round the weights."

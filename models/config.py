@@ -175,8 +175,8 @@ def resolved(part: Any, X: Any, weights: Any = None) -> Any:
             found.checked()
     except ValueError as error:
         raise ValueError(
-            f"{name} gave what the part does not take itself: {error} Leave a number as it is, or let the field take "
-            "tensors: AnyNumbers or PositiveNumbers of regbayes.models.domains."
+            f"{name} returned a part with a value that its own field refuses: {error} Keep numbers as numbers, or let "
+            "the field take tensors: AnyNumbers or PositiveNumbers of regbayes.models.domains."
         ) from None
     return found
 

@@ -56,7 +56,9 @@ def map_rows(
     [2.0, 2.0, 2.0]
     """
     if not callable(function):
-        raise ValueError(f"function is {shown(function)}; expected one of the rows of a block, as posterior.assign.")
+        raise ValueError(
+            f"function is {shown(function)}; expected a function of a block of rows, such as posterior.assign."
+        )
     rows, size = _rows_for(function, source), read("batch_size", batch_size, Whole(1))
     target = None if to is None else require_target("to", to)
     if target is not None and target.suffix not in _WRITERS:

@@ -94,4 +94,4 @@ def _require_where_it_means_something(X: Any, y: Any, columns: Any, num_blocks: 
         ("num_blocks", num_blocks, callable(X) and not isinstance(X, DataLoader)),
     ):
         if value is not None and not means:
-            raise ValueError(f"{name} is {shown(value)}, which means nothing for {type(X).__name__}: leave it out.")
+            raise ValueError(f"{name} is {shown(value)}, but {type(X).__name__} has no use for it: leave it out.")

@@ -250,9 +250,7 @@ def _warn_of_order(source: RowSource, first: Tensor, classes: Tensor | None, in_
         )
     else:
         return
-    message = (
-        f"{what} are in an order that means something, shuffle them once: stochastic steps see a block after the other."
-    )
+    message = f"{what} are sorted in some way, shuffle them once: stochastic steps see one block after another."
     warnings.warn(message, RowsInOrder, stacklevel=7)  # the caller of `Backend.fit`
 
 

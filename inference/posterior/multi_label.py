@@ -159,7 +159,9 @@ class MultiLabelPosterior(Clustering, Posterior):
         ValueError    on a negative number, and of a coupled joint, which has no two views.
         """
         if self.model.is_coupled:
-            raise ValueError(f"The joint {self.model.joint!r} states one probability of a label, not two to weigh.")
+            raise ValueError(
+                f"The joint {self.model.joint!r} has one probability for each label, and no two views to weigh."
+            )
         share = read("mixture", mixture, Number(least=0.0))
         offset = self._offset(self.samples["log_mixture"])
         return self._recalibrated(torch.cat([offset.new_tensor([share, 1.0]), share * offset]))

@@ -272,7 +272,7 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
                 raise ValueError("others has a fit to other rows than this one.")
             kin = type(one.model) is type(self.model)
             if not kin or not same(one.model.replace(weight_scale=self.model.weight_scale), self.model):
-                raise ValueError("others has a fit of another model than this one, in more than its weight_scale.")
+                raise ValueError("others has a fit of another model; models may differ in weight_scale alone.")
         return every
 
     def _best_draw(self, loss: str) -> int:

@@ -53,7 +53,7 @@ def require_samples(samples: Draw, num_draws: list[Any], names: tuple[str, ...],
         found = ", ".join(f"{name!r} of {kind}" for kind, name in kinds.items())
         raise ValueError(f"The file has {found}, not numbers of one type. It was not written by regbayes.")
     if number > 1 and not any(value.numel() for value in samples.values()):
-        raise ValueError(f"The file has {number} draws of nothing. It was not written by regbayes.")
+        raise ValueError(f"The file has {number} draws, but no value in any of them. It was not written by regbayes.")
     if LABELS in samples:
         _require_labels(samples[LABELS], sizes.get("K"))
     return sizes

@@ -94,8 +94,8 @@ class Part:
                 continue
             if not torch.allclose(node["log_prob_sum"], moved.nodes[name]["log_prob_sum"]):
                 raise ValueError(
-                    f"Site {name!r} of the program reads what {self.name} draws, of which its sweeps know nothing. Let "
-                    "other sites come before the model alone, in its rows, targets and parameters of its likelihood."
+                    f"Site {name!r} of the program reads what {self.name} draws, and {self.name} is updated without "
+                    "that site. Other sites may only come before the model: in its rows, its targets or its likelihood."
                 )
 
     def _own(self, values: Latents) -> dict[str, Tensor]:

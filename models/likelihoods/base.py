@@ -206,7 +206,7 @@ def told_or_one(variances: Tensor) -> Tensor:
     if (constant := variances == 0).any():
         columns = torch.nonzero(constant).flatten().tolist()
         warn(
-            f"Columns {columns} of X are constant: they tell nothing, and may merge clusters. Drop them.",
+            f"Columns {columns} of X are constant: they cannot tell rows apart, and may merge clusters. Drop them.",
             ConstantColumnWarning,
         )
     return or_one(variances)

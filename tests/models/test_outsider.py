@@ -124,9 +124,11 @@ class Tensors(NegativeBinomial):
 
 
 def test_a_tensor_in_a_field_of_a_number_is_refused_before_the_fit() -> None:
-    with pytest.raises(ValueError, match=r"Tensors.resolve gave .*: r is tensor.*Leave a number as it is.*AnyNumbers"):
+    with pytest.raises(
+        ValueError, match=r"Tensors.resolve returned .*: r is tensor.*Keep numbers as numbers.*AnyNumbers"
+    ):
         Gibbs(num_samples=1).fit(DPM(Tensors()), X)
-    with pytest.raises(AssertionError, match=r"^Tensors.resolve gave .*Leave a number as it is"):
+    with pytest.raises(AssertionError, match=r"^Tensors.resolve returned .*Keep numbers as numbers"):
         check_likelihood(Tensors(), X)
 
 

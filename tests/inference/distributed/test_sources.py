@@ -121,7 +121,7 @@ def test_a_posterior_says_of_single_rows_what_the_first_ones_are(monkeypatch) ->
     assert posterior.samples["assignments"].shape == (1, 80)  # two whole blocks
     assert posterior.samples["num_seen"].item() == N
     late = np.where(np.arange(N) < 120, 0, Y + 1)
-    with pytest.warns(RowsInOrder, match=r"The first rows of the array, .* have no label 1. If rows are in"):
+    with pytest.warns(RowsInOrder, match=r"The first rows of the array, .* have no label 1. If rows are sorted"):
         model = SVI(num_steps=2, batch_size=SIZE).fit(InfiniteSVM(), rows_of(X, late)).model
     assert model.classes.tolist() == [0, 1, 2]
 
@@ -207,9 +207,9 @@ def test_bad_sources_are_refused() -> None:
         rows_of(row for row in X)
     with pytest.raises(ValueError, match="num_blocks is None"):
         rows_of(BLOCKS.__getitem__)
-    with pytest.raises(ValueError, match=r"columns is .* means nothing for ndarray"):
+    with pytest.raises(ValueError, match=r"columns is .*, but ndarray has no use for it"):
         rows_of(X, columns=["a"])
-    with pytest.raises(ValueError, match=r"y is .* means nothing for DataLoader"):
+    with pytest.raises(ValueError, match=r"y is .*, but DataLoader has no use for it"):
         rows_of(DataLoader(BLOCKS, batch_size=None), Y)
     with pytest.raises(ValueError, match="X comes from the array, which SmallVariance cannot read"):
         SmallVariance().fit(IHMM(), rows_of(X))
@@ -292,7 +292,7 @@ def test_what_are_no_rows_is_told_in_words_of_our_own() -> None:
         SVI().fit(InfiniteSVM(), ragged, [0, 1])
     with pytest.raises(ValueError, match=r"^X is None; expected rows"):
         map_rows(len, None)
-    with pytest.raises(ValueError, match=r"^function is None; expected one of the rows of a block"):
+    with pytest.raises(ValueError, match=r"^function is None; expected a function of a block of rows"):
         map_rows(None, X)
 
 

@@ -59,5 +59,5 @@ def test_probabilities_of_a_coupled_joint_are_calibrated(backend, tmp_path) -> N
     assert (better.predict_proba(OTHERS[:150]).mean(0) - TRUTH[:150].mean(0)).abs().max() < 0.02
     better.save(tmp_path / "fit")
     assert torch.equal(Posterior.load(tmp_path / "fit").predict_proba(X), better.predict_proba(X))
-    with pytest.raises(ValueError, match="one probability of a label, not two to weigh"):
+    with pytest.raises(ValueError, match="one probability for each label, and no two views to weigh"):
         posterior.weighing(0.5)
