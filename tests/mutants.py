@@ -1165,6 +1165,9 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "+ mu[K:, None] * mu[:K]": "",
         "+ linear[:, k] + pull[:, k]": "+ linear[:, k]",
     },
+    ("inference/svi/projection/_numba_bits.py", "inference/svi/test_svi_projections.py -k 'compiled_bits'"): {
+        "base[d] + matrix[d, d] * column[d]": "base[d]",
+    },
     ("inference/svi/projection/kernel.py", "inference/test_projection_steps.py -k sweep_has"): {
         "UPDATES[rule](_around(state, model, outer), data": "UPDATES[rule](state, data",
     },

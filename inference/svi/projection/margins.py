@@ -23,6 +23,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from ....models import host
 from ....models.losses import PseudoObservation
 from ....models.mt_ilsvm import MultiTaskInfiniteLatentSVM
 from ....models.multi_task import TaskData
@@ -84,12 +85,21 @@ def bits_given(
         others = others - seen[:, :, k].T @ B[:, k, k]
         matrix = torch.einsum("m,mde->de", B[:, k, k], among)
         base = odds[k] + linear[:, k] - gram[k, k] / 2 + own[:, k] - others - matrix.diagonal() / 2
-        column = psi[:, k].clone()
-        for d in range(len(column)):
-            column[d] = (base[d] - matrix[d] @ column + matrix[d, d] * column[d]).sigmoid()
-        psi[:, k] = column
+        psi[:, k] = column = _updated(base, matrix, psi[:, k].clone())
         seen[:, :, k] = among @ column
     return replace(state, features=psi.to(state.features))
+
+
+def _updated(base: Tensor, matrix: Tensor, column: Tensor) -> Tensor:
+    """Probabilities [D], each set in turn given the others: log odds base_d - sum_{e != d} matrix_de column_e."""
+    if host.on_cpu(column):
+        from . import _numba_bits  # compiles or loads machine code: only where it is needed
+
+        _numba_bits.update_column(base.numpy(), matrix.contiguous().numpy(), column.numpy())
+        return column
+    for d in range(len(column)):
+        column[d] = (base[d] - matrix[d] @ column + matrix[d, d] * column[d]).sigmoid()
+    return column
 
 
 def _margin_sums(state: MeanFieldProjection, data: TaskData, observed: PseudoObservation) -> tuple[Tensor, Tensor]:

@@ -35,6 +35,7 @@ from regbayes.models import (
     MultiTaskInfiniteLatentSVM,
     SquaredHinge,
     TaskData,
+    host,
 )
 from regbayes.models.losses import PseudoObservation
 
@@ -257,6 +258,17 @@ def test_augmented_updates_are_stationary_at_their_pseudo_observations(name: str
     inside = (state.features > 1e-3) & (state.features < 1 - 1e-3)
     assert inside.any()
     assert slope[inside].abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("name", ["hinge with x", "regression"])
+def test_compiled_bits_are_those_of_tensor_code(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, data, state = fitted(name, NATURAL, 1)
+    outer = scatter(data, model.likelihood)
+    one = margins.expected_bits(state, data, model, outer)
+    monkeypatch.setattr(host, "on_cpu", lambda like: False)
+    two = margins.expected_bits(state, data, model, outer)
+    assert (one.features - state.features).abs().max() > 0.01
+    torch.testing.assert_close(one.features, two.features, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", MODELS)
