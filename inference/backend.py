@@ -248,7 +248,8 @@ class Backend(Config):
         ----------
         model : a model of `regbayes.models`; it is not changed
         X, y : torch tensors (device and dtype are kept) or anything numpy-like; for `SVI` and `SmallVariance` X may be
-            a source of rows that need not fit into memory, `rows_of(...)` or a torch DataLoader, with y in its blocks
+            a source of rows that need not fit into memory, `rows_of(...)` or a torch DataLoader, with y in its blocks.
+            Models without targets (`DPM`, `DDPM`, `LatentFeatureModel`, `LDA`) do not read y
         lengths : rows of each sequence, one after another in X, for the models of sequences; None: one sequence
         sample_weight : how many times each row counts [N], at least 0; a row of weight 0 is left out, and gets its
             component at the end. Only whole numbers for backends that draw the component of each row (Gibbs, NUTS,

@@ -713,6 +713,13 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "0.375) / (columns.shape[1] + 0.25)": "0.375) / (columns.shape[1] + 1.25)",
         "pairs.cummin(0).values": "pairs",
     },
+    ("inference/posterior/components.py", "inference/posterior/test_sample.py -k its_prior"): {
+        "model.weight_scale**2 * model": "model",
+        "variance[:, -1] = unseen": "variance[:, 0] = unseen",
+    },
+    ("inference/posterior/scores.py", "inference/posterior/test_posterior.py -k ratio_of_averages"): {
+        "if mean.shape[-1] > 1:": "if False:",
+    },
     ("inference/posterior/stacking.py", "inference/posterior/test_sequence_posterior.py -k those_of_enumeration"): {
         "else value.new_full(shape, fill)": "else value.new_zeros(shape)",
     },
@@ -1143,7 +1150,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "index // width, index % width": "index // width, index // width",
     },
     ("inference/posterior/partition.py", "inference/posterior/test_sample.py -k 'components or labels_of'"): {
-        "pad(mean, (0, 0, 0, 1))[rows, own]": "pad(mean, (0, 0, 0, 1), value=1.0)[rows, own]",
+        "self.draw_targets(mean[rows, own]": "self.draw_targets(mean[rows, 0 * own]",
     },
     ("inference/posterior/scores.py", "inference/posterior/test_sample.py -k 'labels_of or targets'"): {
         "mean, variance if self.averages_probabilities else None": "mean, None",

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ...models.base import Model
 from ...models.domains import Flag, read
@@ -81,6 +82,21 @@ def score_moments(model: Model, X: Tensor, draw: Draw) -> tuple[Tensor, Tensor |
     if "precision_tril" not in draw or not scores.numel():
         return scores, None
     return scores, Ridge(weights, draw["precision_tril"]).score_variance(features)
+
+
+def all_score_moments(model: Model, X: Tensor, draw: Draw) -> tuple[Tensor, Tensor | None]:
+    """`score_moments` [N, K + 1, C] with a new component at the end, whose classifier has its prior.
+
+    There the mean is 0 and the variance nu^2 |a(x)|^2. None in place of variances: all are 0.
+    """
+    mean, variance = score_moments(model, X, draw)
+    mean = pad(mean, (0, 0, 0, 1))
+    if variance is None and not draw["log_mixture"][-1] > -torch.inf:
+        return mean, None
+    unseen = model.weight_scale**2 * model.features(X).square().sum(1)
+    variance = torch.zeros_like(mean) if variance is None else pad(variance, (0, 0, 0, 1))
+    variance[:, -1] = unseen.unsqueeze(1)
+    return mean, variance
 
 
 def counts_hyperplanes(model: Model, discriminative: bool | None) -> bool:

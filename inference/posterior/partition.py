@@ -1,7 +1,7 @@
 """The posterior of a model of partitions: assignment and prediction of new points.
 
 A draw has log weights of its components and of a new one, and the parameters of each component and its classifiers.
-The weight of component k for a row is W_k = w_k p(x | component k); a new component has score 0.
+The weight of component k for a row is W_k = w_k p(x | component k); the classifier of a new component has its prior.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from ..structures import Draw, Structure, register_structure
 from .base import Posterior
 from .clustering import Clustering, clustering_summaries, rows_moved
 from .components import (
+    all_score_moments,
     component_size,
     counts_hyperplanes,
     hyperplane_gain,
     log_component_density,
     log_unseen_density,
-    score_moments,
 )
 from .draws import PartitionDraw
 from .left_out import left_out_scores
@@ -137,7 +137,8 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
 
         A row has a draw g at random, a component of it by its weight, x ~ p(x | component) and y by the component's own
         scores: x has the density of `log_predictive_density` and, with a loss that is a likelihood, y given x the
-        probabilities of `predict_proba`. In a new component the score is 0. Margin factors do not count for x.
+        probabilities of `predict_proba`. The classifier of a new component is drawn from its prior, for each row anew.
+        Margin factors do not count for x.
         `assignments` are components 0..K-1 of the representative draw; K stands for all others.
 
         Parameters
@@ -317,16 +318,13 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         for draw in self.draws():
             if not spread:
                 draw.pop("precision_tril", None)  # variances are costly, and mean scores do not need them
-            mean, variance = score_moments(self.model, X, draw)
-            # a new component has score 0, the mean under the prior of its classifier
-            unseen = None if variance is None else pad(variance, (0, 0, 0, 1))
-            yield ScoreMixture(self._predictive_weights(X, draw), pad(mean, (0, 0, 0, 1)), unseen)
+            mean, variance = all_score_moments(self.model, X, draw)
+            yield ScoreMixture(self._predictive_weights(X, draw), mean, variance)
 
     def _draw_own_targets(self, X: Tensor, draw: Draw, own: Tensor, generator: torch.Generator) -> Tensor | None:
         """Draw targets [N] of rows [N, D] with components `own` [N] of a draw (K: a new one)."""
-        (mean, variance), rows = score_moments(self.model, X, draw), torch.arange(len(X), device=X.device)
-        spread = None if variance is None else pad(variance, (0, 0, 0, 1))[rows, own]
-        return self.draw_targets(pad(mean, (0, 0, 0, 1))[rows, own], spread, generator)
+        (mean, variance), rows = all_score_moments(self.model, X, draw), torch.arange(len(X), device=X.device)
+        return self.draw_targets(mean[rows, own], None if variance is None else variance[rows, own], generator)
 
     def _predictive_weights(self, X: Tensor, draw: Draw) -> Tensor:
         """The log weights log W [N, K + 1] of the scores of a draw."""

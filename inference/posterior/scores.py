@@ -29,7 +29,7 @@ class ScoreMixture(NamedTuple):
 
     log_weights: Tensor  # [N, K]
     mean: Tensor  # [N, K, C]
-    variance: Tensor | None  # [N, K, C] for variational classifiers, if probabilities are averaged
+    variance: Tensor | None  # [N, K, C] where the classifier of a component has a distribution; None: it is 0
 
 
 class ScorePrediction:
@@ -117,7 +117,8 @@ class ScorePrediction:
 
             Var f = sum_g sum_k W_k^g (Var f_k^g + (f_k^g)^2) / sum_g sum_k W_k^g - (E f)^2
 
-        q(eta) has a variance where the posterior keeps its spread, that of a mixture by SVI.
+        q(eta) has a variance where the posterior keeps its spread, that of a mixture by SVI. Where the infinite model
+        may open a new component for a row, the prior of its classifier counts, too.
         """
         rows = self.checked(X)
         found = torch.cat([self._std_of_chunk(part) for part in chunks(rows)])
@@ -201,9 +202,16 @@ class ScorePrediction:
 
     def _probabilities(self, mean: Tensor, variance: Tensor | None) -> Tensor:
         """Class probabilities [..., L] at scores with this mean and variance [..., C]."""
+        coding, loss = self.coding, self.model.loss
         if variance is None:
-            return self.coding.probabilities(mean, self.model.loss)
-        return self.coding.expected_probabilities(mean, variance, self.model.loss)
+            return coding.probabilities(mean, loss)
+        spread = (variance > 0).any(-1)
+        if mean.shape[-1] > 1:  # where all means are 0, as in a new component, classes are exchangeable
+            spread &= (mean != 0).any(-1)
+        found = coding.probabilities(mean, loss)
+        if spread.any():
+            found[spread] = coding.expected_probabilities(mean[spread], variance[spread], loss)
+        return found
 
     def _sloped(self, decisions: Tensor) -> Tensor:
         """Probabilities [N, L] from decisions [N, L], or [N] for two classes, with the slope."""

@@ -126,6 +126,36 @@ def test_variational_classifiers_spread_real_targets() -> None:
     require_centered(((y - posterior.predict(rows)).square() - density @ nodes.square() - spread).unsqueeze(1))
 
 
+def test_the_classifier_of_a_new_component_has_its_prior() -> None:
+    """Far from all rows, where every component but the new one has no density: score ~ N(0, nu^2 |a|^2)."""
+    loss, far = EpsilonInsensitive(0.7, 0.3), torch.tensor([[40.0, -3.0]], dtype=X.dtype)
+    posterior = made(InfiniteSVM(loss=loss, weight_scale=0.3), X, X[:, 0])
+    variance = 0.3**2 * posterior.model.features(far).square().sum()
+    assert posterior.assign_proba(far)[0, -1] > 1 - 1e-6
+    assert posterior.predict(far).abs() < 1e-4
+    assert posterior.score_std(far).item() == pytest.approx(variance.item() ** 0.5, rel=1e-5)
+
+    rows, y, labels = posterior.sample(NUM, generator=seeded())
+    new = labels == labels.max()
+    nodes = torch.linspace(-30, 30, 100_001, dtype=torch.float64)
+    noise = loss.log_factor(nodes, torch.zeros_like(nodes)).softmax(0) @ nodes.square()
+    spread = 0.3**2 * posterior.model.features(rows[new]).square().sum(1)
+    require_centered((y[new].square() - noise - spread).unsqueeze(1))
+
+
+@pytest.mark.parametrize("num_classes", [2, 3])
+def test_probabilities_of_a_new_component_are_means_over_its_prior(num_classes: int) -> None:
+    far = torch.tensor([[40.0, -3.0]], dtype=X.dtype)
+    posterior = made(InfiniteSVM(loss=Logistic(), weight_scale=0.3), X, torch.arange(60) % num_classes)
+    features = posterior.model.features(far)
+    eta = 0.3 * torch.randn(NUM, features.shape[1], posterior.coding.num_scores, generator=seeded(), dtype=X.dtype)
+    each = posterior.coding.probabilities(torch.einsum("np,spc->snc", features, eta), posterior.model.loss)[:, 0]
+    assert posterior.assign_proba(far)[0, -1] > 1 - 1e-6
+    require_centered(each - posterior.predict_proba(far))
+    joint = posterior.log_likelihood(far, torch.tensor([0])) - posterior.log_likelihood(far)
+    require_centered(each[:, :1] - joint.exp().mean())
+
+
 def test_counts_have_the_totals_given_and_their_law() -> None:
     """All [n_1, n_2, n_3] of two words, beside a column of its own family."""
     counts = torch.cat([torch.eye(3).repeat(8, 1) + torch.eye(3)[[0] * 24], torch.arange(24).view(-1, 1) % 3], 1)
