@@ -1172,6 +1172,12 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "+ mu[K:, None] * mu[:K]": "",
         "+ linear[:, k] + pull[:, k]": "+ linear[:, k]",
     },
+    ("models/likelihoods/_numba_product.py", "inference/gibbs/test_collapsed.py -k 'tensor_scan or outlier'"): {
+        "total[k] += out[k]": "total[k] = out[k]",
+        "sign) or stale": "sign)",
+        "return _shift_each(parts[1:], n, k, sign) or stale": "return stale",
+        "1 + np.cumsum(": "np.cumsum(",
+    },
     ("inference/svi/projection/_numba_bits.py", "inference/svi/test_svi_projections.py -k 'compiled_bits'"): {
         "base[d] + matrix[d, d] * column[d]": "base[d]",
     },

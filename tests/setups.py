@@ -29,6 +29,7 @@ from regbayes.models.likelihoods import (
     LinearRegression,
     MultinomialDirichlet,
     PoissonGamma,
+    Product,
     SphericalGaussian,
 )
 from regbayes.models.losses import Loss
@@ -50,6 +51,7 @@ def label_law(model: Any, truncated: bool) -> Any:
 
 COUNTS = [MultinomialDirichlet, PoissonGamma, BernoulliBeta]
 FAMILIES = [SphericalGaussian, DiagonalGaussian, FullGaussian, LinearRegression, *COUNTS]
+MIXED = partial(Product, [(NegativeBinomial(), 1), (FullGaussian(), 1)])  # two columns
 LIKELIHOODS = [family() for family in FAMILIES if family is not LinearRegression]
 
 
@@ -212,12 +214,12 @@ def log_density(model: Any, data: Any, latents: dict[str, Tensor], discrete: Ite
 
 
 def mixture_rows(
-    family: type[Likelihood], num_data: int, num_features: int = 3, num_components: int = 3, seed: int = 0
+    family: Callable[[], Likelihood], num_data: int, num_features: int = 3, num_components: int = 3, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
     """Rows [N, D] of a mixture, in the support of a family, and their components [N]."""
     rng = np.random.default_rng(seed)
     z = rng.integers(num_components, size=num_data)
-    if family in (MultinomialDirichlet, PoissonGamma, NegativeBinomial):
+    if family in (MultinomialDirichlet, PoissonGamma, NegativeBinomial) or isinstance(family, partial):
         X = rng.poisson(rng.gamma(0.5, 8.0, (num_components, num_features))[z])
         X[0, 0] = 40  # more than compiled scans multiply out
     elif family is BernoulliBeta:

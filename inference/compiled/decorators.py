@@ -49,9 +49,24 @@ lean_part = njit(_nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True, **O
 
 
 def entry_of(function: Any, form: Any) -> Any:
-    """The entry point for arguments with this compiled form: the function, or a separately compiled copy of it."""
+    """The entry point for arguments with this compiled form: the function, or a separately compiled copy of it.
+
+    Code for a form with parts that are not ours is not kept for other processes.
+    """
     kind: Any = type(form)
-    return _entry_for(function, kind)
+    ours = all(_is_ours(type(own)) for own in getattr(form, "parts", ()))
+    return _entry_for(function, kind) if ours else _passing_entry(function)
+
+
+def _is_ours(form: type) -> bool:
+    source = getattr(sys.modules.get(form.__module__), "__file__", None)
+    return source is not None and Path(source) in sources()
+
+
+@functools.cache
+def _passing_entry(function: Any) -> Any:
+    """A copy of an entry point whose machine code is not kept for other processes."""
+    return _kept(function.py_func, source_digest(), cache=False, **function.targetoptions)
 
 
 @functools.cache
@@ -62,8 +77,8 @@ def _entry_for(function: Any, form: type) -> Any:
     """
     source, options = getattr(sys.modules.get(form.__module__), "__file__", None), function.targetoptions
     if source is None or form.__module__ in {"__main__", "__mp_main__"} or "<locals>" in form.__qualname__:
-        return _kept(function.py_func, source_digest(), cache=False, **options)
-    if Path(source) in sources():
+        return _passing_entry(function)
+    if _is_ours(form):
         return function
     named = f"{source_digest()} {form.__module__}:{form.__qualname__} ".encode()
     files = b"\0".join(path.read_bytes() for path in _files_behind(form.__module__))

@@ -14,6 +14,7 @@ without points holds the prior, and so does the last slot, which stays empty. Ro
     log_normalizers(family, counts)              optional: the terms [N] of a log predictive that depend only on the
                                                  number of points in the slot, counts [N]; `log_predictives` omits them
     fetch(self, n)                               optional: prefetch x_n, which is needed soon
+    placed(self, table)                          optional: the form with components `table`; else by `_replace`
     wide(), summed(self, family, data, labels, slots)
                                                  optional: with at least `wide()` columns, `summed` makes components
                                                  [W, slots] from the slot labels [N] at once, and not row by row
@@ -35,7 +36,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["compiled_form", "compiled_loss", "is_compiled", "register_compiled"]
+__all__ = ["compiled_form", "compiled_loss", "is_compiled", "placed", "register_compiled"]
 
 
 def register_compiled(part: type, form: type | str) -> None:
@@ -48,8 +49,8 @@ def register_compiled(part: type, form: type | str) -> None:
 
 
 def is_compiled(part: object) -> bool:
-    """Whether the exact class of a part has a compiled form."""
-    return "_compiled_form" in vars(type(part))
+    """Whether the exact class of a part has a compiled form and, if it consists of parts, those of all parts have."""
+    return "_compiled_form" in vars(type(part)) and all(is_compiled(own) for own, _ in getattr(part, "parts", ()))
 
 
 def compiled_form(part: object) -> Any:
@@ -59,6 +60,11 @@ def compiled_form(part: object) -> Any:
         return form
     module, _, name = form.partition(":")
     return getattr(import_module(module), name)
+
+
+def placed(form: Any, table: Any) -> Any:
+    """The compiled form of a likelihood with components `table` [W, slots]."""
+    return form.placed(table) if hasattr(form, "placed") else form._replace(components=table)
 
 
 def compiled_loss(loss: object) -> Any:

@@ -21,6 +21,7 @@ from torch.nn.functional import pad
 from torch.types import _size
 
 from ..arrays import require_finite
+from ..compiled import register_compiled
 from ..config import resolved
 from ..sparse import Rows, SparseRows
 from ..sums import all_sums, among
@@ -273,3 +274,6 @@ def _base(part: ExponentialFamily, u: Rows, e: Rows) -> Tensor:
     if isinstance(u, SparseRows) or isinstance(e, SparseRows):
         return part.divergence_base(u)
     return e.squeeze(1) * part.divergence_base(u / e.clamp(min=torch.finfo(e.dtype).tiny))
+
+
+register_compiled(Product, f"{__package__}._numba_product:Blocks")

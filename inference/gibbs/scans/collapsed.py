@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ....models import host
-from ....models.compiled import compiled_form, is_compiled
+from ....models.compiled import compiled_form, is_compiled, placed
 from ....models.data import Data
 from ....models.distributions.sampling import uniforms
 from ....models.mixture import Mixture
@@ -72,7 +72,7 @@ def split_merge(visitor: Compiled, order: Tensor, levels: Tensor) -> None:
 
     slots, num_rows, position = visitor.slots, len(visitor.state.components), 0
     scratch, side = np.empty((num_rows + 1, 4)), np.empty(len(order), np.bool_)
-    sides = visitor.state._replace(components=np.empty((num_rows, 4)))
+    sides = placed(visitor.state, np.empty((num_rows, 4)))
     piece, propose = steps_at_once(4 * len(order) * visitor.width), visitor.entry(_numba_split_merge.split_merge)
     while position < len(levels):
         given = slots.arrays(), visitor.urn, order.numpy(), levels[: position + piece].numpy()

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ....models import host
-from ....models.compiled import is_compiled
+from ....models.compiled import is_compiled, placed
 from ....models.data import Data
 from ....models.distributions.sampling import draw_categorical, uniforms
 from ....models.mixture import Mixture
@@ -199,7 +199,7 @@ class Compiled:
             table = np.repeat(self.rows.components, num_slots, 1)
         else:
             table = self.rows.summed(slots.model.likelihood, slots.observed, labels, num_slots)
-        self.state = self.rows._replace(components=table)
+        self.state = placed(self.rows, table)
         self.scratch = np.empty((len(table) + 3, num_slots - 1))
         if one_by_one:
             self.entry(self.kernels.fill)(self.state, labels.numpy(), 1.0)

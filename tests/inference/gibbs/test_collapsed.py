@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from regbayes.models.likelihoods import (
     LinearRegression,
     MultinomialDirichlet,
     PoissonGamma,
+    Product,
     SphericalGaussian,
 )
 from regbayes.models.losses import CrammerSinger, EpsilonInsensitive, Hinge, Logistic, OneVsRest
@@ -37,6 +39,7 @@ PRIORS = {
     "PY, alpha < 0": PitmanYor(0.6, -0.3),
     "MFM": MixtureOfFiniteMixtures(0.8, 1.5),
 }
+MIXED = partial(Product, [(PoissonGamma(), 1), (DiagonalGaussian(), 2)])
 BOTH = pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "tensors"])
 EVERY_PRIOR = pytest.mark.parametrize("prior", PRIORS.values(), ids=PRIORS)
 
@@ -112,7 +115,7 @@ def assert_conditionals_are_the_joints(state, data, model, compiled):
 @pytest.mark.one_in(5)
 @BOTH
 @EVERY_PRIOR
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, MIXED])
 def test_conditional_is_the_joints(family, prior, compiled):
     X, z = mixture_rows(family, 12)
     z[3] = 3  # alone
@@ -160,7 +163,7 @@ def test_conditional_with_hyperplanes_is_the_joints(loss, prior, compiled):
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", ["mixture", "classifiers"])
-@pytest.mark.parametrize("family", [*FAMILIES, NegativeBinomial])
+@pytest.mark.parametrize("family", [*FAMILIES, NegativeBinomial, MIXED])
 def test_compiled_scan_is_the_tensor_scan(family, kind):
     """Hyperplanes are chosen by other random numbers: what each code does with them is tested in test_ddpm."""
     X, z = mixture_rows(family, 40)
@@ -183,7 +186,7 @@ def test_compiled_scan_is_the_tensor_scan(family, kind):
     assert len(known.weights) != len(torch.unique(z))
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, NegativeBinomial])
+@pytest.mark.parametrize("family", [*FAMILIES, NegativeBinomial, MIXED])
 def test_moves_add_up(family):
     """After many moves, what a family keeps of a component is what its points say."""
     X, z = mixture_rows(family, 60)
@@ -205,8 +208,10 @@ def test_moves_add_up(family):
         DiagonalGaussian(loc=0.0, rate=1.0),
         FullGaussian(loc=0.0, scale=1.0),
         LinearRegression(1, loc=0.0, coefficient_precision=1.0, scale=1.0),
+        Product([(DiagonalGaussian(loc=0.0, rate=1.0), 1), (SphericalGaussian(), 2)]),
+        Product([(SphericalGaussian(), 2), (DiagonalGaussian(loc=0.0, rate=1.0), 1)]),
     ],
-    ids=lambda family: type(family).__name__,
+    ids=["diagonal", "full", "regression", "first block", "last block"],
 )
 def test_an_outlier_leaves_no_trace(likelihood):
     """Without it the scatter of its component is 1e-12 of what it was: the components are computed anew."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from negative_binomial import NegativeBinomial
-from setups import FAMILIES, by_day, first_appearance, frequency_errors, mixture_rows
+from setups import FAMILIES, MIXED, by_day, first_appearance, frequency_errors, mixture_rows
 
 from regbayes.inference.classifiers.scored import RepellingHyperplanes
 from regbayes.inference.gibbs.scans import direct, slots
@@ -167,7 +167,7 @@ def test_tiny_weights_of_the_rest_keep_their_order(far):
 
 
 @pytest.mark.one_in(4)
-@pytest.mark.parametrize("family", [*FAMILIES, NegativeBinomial])
+@pytest.mark.parametrize("family", [*FAMILIES, NegativeBinomial, MIXED])
 @pytest.mark.parametrize("repels", [False, True])
 def test_compiled_scan_is_the_tensor_scan(family, repels):
     X = rows(family, 40)
