@@ -1172,6 +1172,12 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "+ mu[K:, None] * mu[:K]": "",
         "+ linear[:, k] + pull[:, k]": "+ linear[:, k]",
     },
+    ("models/likelihoods/_numba_bernoulli.py", "models/test_product_likelihood.py -k 'conditionals or missing'"): {
+        "b + rows[size + d, k] - rows[d, k]": "b + rows[d, k]",
+        "_count(self, n, own, 1.0)": "pass",
+        "np.where(np.isnan(values), -1, 1)": "1",
+        "whole[k] *= a + b + rows[size + d, k]": "whole[k] *= a + b",
+    },
     ("models/likelihoods/_numba_product.py", "inference/gibbs/test_collapsed.py -k 'tensor_scan or outlier'"): {
         "total[k] += out[k]": "total[k] = out[k]",
         "sign) or stale": "sign)",

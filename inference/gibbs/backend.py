@@ -32,8 +32,8 @@ class Gibbs(Backend):
         few and there are no classifiers, a sweep makes up to four scans, since they cost less than the rest of it
         "slice": all points at once; infinite model
         "blocked": all points at once; `model.truncation` components, some of which may be empty
-        "auto": "collapsed" if it is compiled (on a CPU, for built-in families but `MaskedBernoulli` and for a `Product`
-        of such; for others it is many times as slow) or if the prior serves no other, else "slice"
+        "auto": "collapsed" if it is compiled (on a CPU, for built-in families; for others it is many times as slow)
+        or if the prior serves no other, else "slice"
         For sequences: "direct" (each step in turn), "beam" (all steps at once, infinite model), "blocked" (all at once,
         `model.truncation` states) and "auto" ("direct" if it is compiled, else "beam").
         For topics: "collapsed" (each token in turn, compiled on a CPU), "blocked" (given topics, all documents at once)

@@ -1,4 +1,4 @@
-"""The compiled form of `BernoulliBeta`, which reads only the ones of a row."""
+"""The compiled forms of `BernoulliBeta`, which reads only the ones of a row, and of `MaskedBernoulli`."""
 
 import math
 from typing import NamedTuple, Self
@@ -6,10 +6,11 @@ from typing import NamedTuple, Self
 import numpy as np
 from torch import Tensor
 
-from ..compiled.scalars import prefetch, take_logs
+from ..compiled.scalars import inner, prefetch, take_logs
 from ..data import Data
 from ._numba_counts import compressed
 from .bernoulli import BernoulliBeta
+from .masked_bernoulli import MaskedBernoulli
 
 
 class Bernoulli(NamedTuple):
@@ -95,3 +96,62 @@ class Bernoulli(NamedTuple):
                 zero, before = 1.0, 1.0
         rows[0, k], rows[1, k] = log_zero + math.log(zero), log_before + math.log(before)
         return False
+
+
+class MaskedBits(NamedTuple):
+    """Rows: ones [D], observed entries [D]."""
+
+    components: np.ndarray
+    bits: np.ndarray  # [N, D] int8: 1, 0, or -1 where one is missing
+    a: np.ndarray  # [D] of the prior
+    b: np.ndarray  # [D]
+
+    @classmethod
+    def of(cls, family: MaskedBernoulli, data: Data) -> Self:
+        starts, columns, values = (array.numpy() for array in data.nonzeros)
+        bits = np.zeros(data.X.shape, np.int8)
+        bits[np.repeat(np.arange(len(bits)), np.diff(starts)), columns] = np.where(np.isnan(values), -1, 1)
+        return cls(np.zeros((2 * bits.shape[1], 1)), bits, family.a.numpy(), family.b.numpy())
+
+    def log_predictives(self, n, own, out, scratch):
+        """One logarithm for the product over sixteen observed columns; x_n is taken out of its component meanwhile."""
+        rows, size, factors = self.components, self.bits.shape[1], 0
+        part, whole = scratch[0], scratch[1]
+        for k in range(len(out)):
+            out[k] = 0.0
+            part[k], whole[k] = 1.0, 1.0
+        _count(self, n, own, -1.0)
+        for d in range(size):
+            if self.bits[n, d] >= 0:
+                a, b = self.a[d], self.b[d]
+                for k in range(len(out)):
+                    part[k] *= a + rows[d, k] if self.bits[n, d] else b + rows[size + d, k] - rows[d, k]
+                    whole[k] *= a + b + rows[size + d, k]
+                factors += 1
+                if factors % 16 == 0:
+                    _take_ratio(part, whole, out)
+        _take_ratio(part, whole, out)
+        _count(self, n, own, 1.0)
+
+    def shift(self, n, k, sign):
+        _count(self, n, k, sign)
+        return False
+
+
+@inner
+def _count(state, n, k, sign):
+    """Add the observed bits of x_n to component k, or remove them."""
+    size = state.bits.shape[1]
+    for d in range(size):
+        if state.bits[n, d] >= 0:
+            state.components[d, k] += sign * state.bits[n, d]
+            state.components[size + d, k] += sign
+
+
+@inner
+def _take_ratio(part, whole, out):
+    """Add the logarithms of part / whole to `out`, and reset both to 1."""
+    for k in range(len(out)):
+        part[k] /= whole[k]
+        whole[k] = 1.0
+    take_logs(part, out)

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.types import _size
 
+from ..compiled import register_compiled
 from ..sparse import Rows
 from .base import Parameters
 from .bernoulli import BernoulliBeta
@@ -138,3 +139,6 @@ class ObservedBits(dist.TorchDistribution):
 
     def sample(self, sample_shape: _size = torch.Size()) -> Tensor:
         return torch.bernoulli(self.probs.expand(*sample_shape, *self.probs.shape))
+
+
+register_compiled(MaskedBernoulli, f"{__package__}._numba_bernoulli:MaskedBits")

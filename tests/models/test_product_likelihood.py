@@ -170,31 +170,33 @@ def test_program_is_its_parts() -> None:
     assert {"loc_0", "probs_1"} <= trace.nodes.keys()
 
 
-def test_scans_have_the_conditionals_of_the_exact_posterior() -> None:
+HOLED = torch.cat([NUMBERS[:4, :1], HOLES[:4, :2].index_fill(0, torch.tensor(2), torch.nan)], 1)
+WITH_HOLES = MIXTURE.replace(likelihood=Product([(SphericalGaussian(variance=0.4), 1), (MaskedBernoulli(), 2)]))
+
+
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "tensors"])
+@pytest.mark.parametrize(("mixture", "X"), [(MIXTURE, MIXED), (WITH_HOLES, HOLED)], ids=["bits", "some missing"])
+def test_scans_have_the_conditionals_of_the_exact_posterior(mixture: DPM, X: Tensor, compiled: bool) -> None:
     """The collapsed scan and split-merge, from enumerated weights; the others see densities and draws alone."""
-    model = MIXTURE.resolve(MIXED)
-    data, exact = model.data(MIXED), partition_log_weights(MIXTURE, MIXED)
+    model = mixture.resolve(X)
+    data, exact = model.data(X), partition_log_weights(mixture, X)
     for labels in exact:
-        state = PartitionState(torch.tensor(labels), MIXED.new_zeros(max(labels) + 1, 0, 0), model.prior.start(MIXED))
-        for n in range(len(MIXED)):
-            found = collapsed.assignment_logits(n, state, data, model)
+        state = PartitionState(torch.tensor(labels), X.new_zeros(max(labels) + 1, 0, 0), model.prior.start(X))
+        for n in range(len(X)):
+            found = collapsed.assignment_logits(n, state, data, model, compiled=compiled)
             moved = [(*labels[:n], k, *labels[n + 1 :]) for k in range(max(labels) + 2)]
             alone = labels.count(labels[n]) == 1
             weights = [
                 -math.inf if alone and k == labels[n] else exact[first_appearance(z)] for k, z in enumerate(moved)
             ]
-            torch.testing.assert_close(found.log_softmax(0), MIXED.new_tensor(weights).log_softmax(0))
+            torch.testing.assert_close(found.log_softmax(0), X.new_tensor(weights).log_softmax(0))
     apart, joined = (0, 0, 1, 0), (0, 0, 0, 0)
-    state = PartitionState(torch.tensor(joined), MIXED.new_zeros(1, 0, 0), model.prior.start(MIXED))
+    state = PartitionState(torch.tensor(joined), X.new_zeros(1, 0, 0), model.prior.start(X))
     z = Points(label_law(model, False), data)
     at = z.open(state)
     union = Union(at, z, model, torch.tensor([0, 2]), with_margin=False)
     ratio = union.weigh(at, torch.tensor(apart) == 1, z.free(at), 0.0).log_places
     assert float(ratio) == pytest.approx(exact[apart] - exact[joined])
-
-
-HOLED = torch.cat([NUMBERS[:4, :1], HOLES[:4, :2].index_fill(0, torch.tensor(2), torch.nan)], 1)
-WITH_HOLES = MIXTURE.replace(likelihood=Product([(SphericalGaussian(variance=0.4), 1), (MaskedBernoulli(), 2)]))
 
 
 @pytest.mark.parametrize(
