@@ -355,7 +355,7 @@ def _check_compiled(likelihood: ExponentialFamily, X: Tensor) -> None:
     The predictives of a row must agree in its own component, in another one and in a new one, also after rows have been
     moved between components.
     """
-    if not (is_compiled(likelihood) and host.on_cpu(X)):
+    if not (is_compiled(likelihood, X) and host.on_cpu(X)):
         return
     model = DPM(likelihood).resolve(X)
     data, labels, half = model.data(X), torch.arange(len(X)) % 2, len(X) // 2

@@ -54,13 +54,14 @@ def entry_of(function: Any, form: Any) -> Any:
     Code for a form with parts that are not ours is not kept for other processes.
     """
     kind: Any = type(form)
-    ours = all(_is_ours(type(own)) for own in getattr(form, "parts", ()))
+    ours = all(map(_is_ours, getattr(form, "parts", ())))
     return _entry_for(function, kind) if ours else _passing_entry(function)
 
 
-def _is_ours(form: type) -> bool:
-    source = getattr(sys.modules.get(form.__module__), "__file__", None)
-    return source is not None and Path(source) in sources()
+def _is_ours(form: Any) -> bool:
+    """Whether the digest covers the class of a form and those of its parts."""
+    source = getattr(sys.modules.get(type(form).__module__), "__file__", None)
+    return source is not None and Path(source) in sources() and all(map(_is_ours, getattr(form, "parts", ())))
 
 
 @functools.cache
@@ -78,7 +79,7 @@ def _entry_for(function: Any, form: type) -> Any:
     source, options = getattr(sys.modules.get(form.__module__), "__file__", None), function.targetoptions
     if source is None or form.__module__ in {"__main__", "__mp_main__"} or "<locals>" in form.__qualname__:
         return _passing_entry(function)
-    if _is_ours(form):
+    if Path(source) in sources():
         return function
     named = f"{source_digest()} {form.__module__}:{form.__qualname__} ".encode()
     files = b"\0".join(path.read_bytes() for path in _files_behind(form.__module__))

@@ -7,7 +7,7 @@ import torch
 from numba.extending import overload
 from torch import Tensor
 
-from ..compiled import compiled_form
+from ..compiled import compiled_form, placed
 from ..compiled.scalars import OPTIONS, part
 from ..data import Data
 from .product import Product
@@ -30,7 +30,7 @@ class Blocks(NamedTuple):
         """The same form with other components [W, slots]."""
         ends = 1 + np.cumsum([0, *(len(own.components) for own in self.parts)])
         places = zip(self.parts, ends[:-1], ends[1:], strict=True)
-        return type(self)(table, tuple(own._replace(components=table[first:last]) for own, first, last in places))
+        return type(self)(table, tuple(placed(own, table[first:last]) for own, first, last in places))
 
     @staticmethod
     def log_normalizers(family: Product, counts: Tensor) -> Tensor:

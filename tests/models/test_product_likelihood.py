@@ -32,6 +32,7 @@ from regbayes.models import (
     SparseRows,
     SphericalGaussian,
 )
+from regbayes.models.compiled import is_compiled
 from regbayes.models.likelihoods.product import columns_of, join_columns
 from regbayes.testing import check_kernel, check_likelihood, check_model
 from regbayes.testing.enumeration import partition_log_weights
@@ -210,6 +211,20 @@ def test_a_mixture_takes_missing_bits(backend) -> None:
     assert posterior.assign(HOLED).shape == (4,)
     bits = backend.fit(DPM(MaskedBernoulli(1.0, 1.0)), HOLES)
     assert bits.samples["assignments"].shape[1] == 12
+
+
+def test_only_dense_rows_with_missing_bits_are_scanned_by_compiled_code() -> None:
+    family = WITH_HOLES.likelihood.resolve(HOLED)
+    assert is_compiled(family, HOLED)
+    assert not is_compiled(family, SparseRows.of(HOLED))
+    assert is_compiled(MIXTURE.likelihood, SparseRows.of(MIXED))
+
+
+def test_a_product_within_a_product_is_compiled() -> None:
+    inner = Product([(SphericalGaussian(), 1), (MaskedBernoulli(), 2)])
+    family = Product([(inner, 3), (PoissonGamma(), 2)])
+    assert is_compiled(family)
+    check_likelihood(family, torch.cat([NUMBERS[:, :1], HOLES[:, :2], COUNTS[:, :2]], 1))
 
 
 def test_missing_entries_in_the_program_a_stream_and_an_estimator() -> None:
