@@ -1173,10 +1173,18 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "+ linear[:, k] + pull[:, k]": "+ linear[:, k]",
     },
     ("models/likelihoods/_numba_bernoulli.py", "models/test_product_likelihood.py -k 'conditionals or missing'"): {
-        "b + rows[size + d, k] - rows[d, k]": "b + rows[d, k]",
-        "_count(self, n, own, 1.0)": "pass",
-        "np.where(np.isnan(values), -1, 1)": "1",
-        "whole[k] *= a + b + rows[size + d, k]": "whole[k] *= a + b",
+        "(rows[ones, k] if is_one else b + observed)": "rows[ones, k]",
+        "under[k] *= b + observed - rows[ones, k]": "under[k] *= b + observed",
+        "own_over *= a + rows[ones, own] - 1.0 if is_one else total": "own_over *= a + rows[ones, own] - 1.0",
+        "rows[ones, own] - 1.0 if has_zero else total": "rows[ones, own] - 1.0",
+        "if is_one or has_zero:": "if is_one:",
+        "observed = rows[2, k] - rows[3 + width + d, k] if masked else rows[2, k]": "observed = rows[2, k]",
+    },
+    ("models/likelihoods/_numba_bernoulli.py", "models/test_product_likelihood.py -k conform"): {
+        "observed = size - missing if len(missing) else size": "observed = size",
+    },
+    ("models/likelihoods/_numba_bernoulli.py", "models/test_likelihoods.py -k conformance"): {
+        "where=zeros > 0": "where=zeros >= 0",
     },
     ("models/likelihoods/_numba_product.py", "inference/gibbs/test_collapsed.py -k 'tensor_scan or outlier'"): {
         "total[k] += out[k]": "total[k] = out[k]",

@@ -49,7 +49,7 @@ class Paths(Allocation[SequenceState, Sequences, StateSpace]):
 
     @staticmethod
     def quickest(data: Sequences, model: StateSpace) -> str:
-        compiled = host.on_cpu(data.X) and is_compiled(model.likelihood, data.X)
+        compiled = host.on_cpu(data.X) and is_compiled(model.likelihood)
         return "direct" if compiled and ranks() is None else "beam"
 
     def begin(self, labels: Tensor, model: StateSpace) -> SequenceState:

@@ -36,7 +36,7 @@ class Points(Allocation[PartitionState, Data, Mixture]):
 
     @staticmethod
     def quickest(data: Data, model: Mixture) -> str:
-        compiled = host.on_cpu(data.X) and is_compiled(model.likelihood, data.X)
+        compiled = host.on_cpu(data.X) and is_compiled(model.likelihood)
         quick = compiled and model.loss.has_marginal and ranks() is None
         return "collapsed" if quick or model.prior.lacks("draw_rest") else "slice"
 

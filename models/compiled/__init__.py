@@ -39,25 +39,23 @@ from typing import Any
 __all__ = ["compiled_form", "compiled_loss", "is_compiled", "placed", "register_compiled"]
 
 
-def register_compiled(part: type, form: type | str, *, sparse: bool = True) -> None:
+def register_compiled(part: type, form: type | str) -> None:
     """Register the compiled form of a likelihood or a loss for its exact class; subclasses do not inherit it.
 
-    The form may be given as "module:Class", to be imported when first needed. `sparse` says whether the form of a
-    likelihood serves sparse rows. `testing.check_likelihood` and `testing.check_loss` compare forms with tensor code.
+    The form may be given as "module:Class", to be imported when first needed. `testing.check_likelihood` and
+    `testing.check_loss` compare it with the tensor code.
     """
-    part._compiled_form = form, sparse  # type: ignore[attr-defined]  # an attribute goes with the class, to other processes too
+    part._compiled_form = form  # type: ignore[attr-defined]  # an attribute goes with the class, to other processes too
 
 
-def is_compiled(part: object, X: Any = None) -> bool:
-    """Whether the exact class of a part has a compiled form, for rows X, if given; all its parts need one, too."""
-    form, sparse = vars(type(part)).get("_compiled_form", (None, False))
-    serves = form is not None and (sparse or X is None or not X.is_sparse)
-    return serves and all(is_compiled(own, X) for own, _ in getattr(part, "parts", ()))
+def is_compiled(part: object) -> bool:
+    """Whether the exact class of a part has a compiled form and, if it consists of parts, those of all parts have."""
+    return "_compiled_form" in vars(type(part)) and all(is_compiled(own) for own, _ in getattr(part, "parts", ()))
 
 
 def compiled_form(part: object) -> Any:
     """The compiled form of the exact class of a part; None if it has none."""
-    form, _ = vars(type(part)).get("_compiled_form", (None, False))
+    form = vars(type(part)).get("_compiled_form")
     if not isinstance(form, str):
         return form
     module, _, name = form.partition(":")

@@ -1,4 +1,4 @@
-"""The compiled forms of `BernoulliBeta`, which reads only the ones of a row, and of `MaskedBernoulli`."""
+"""The compiled forms of `BernoulliBeta` and `MaskedBernoulli`: of a row they read the ones and the missing bits."""
 
 import math
 from typing import NamedTuple, Self
@@ -8,7 +8,6 @@ from torch import Tensor
 
 from ..compiled.scalars import inner, prefetch, take_logs
 from ..data import Data
-from ._numba_counts import compressed
 from .bernoulli import BernoulliBeta
 from .masked_bernoulli import MaskedBernoulli
 
@@ -24,30 +23,14 @@ class Bernoulli(NamedTuple):
 
     @classmethod
     def of(cls, family: BernoulliBeta, data: Data) -> Self:
-        (starts, columns, _), a, b = compressed(data), family.a.numpy(), family.b.numpy()
-        prior = np.zeros((3 + len(a), 1))
-        prior[0] = np.log(b / (a + b)).sum()
-        return cls(prior, starts, columns, a, b)
+        return cls(*_arrays(family, data, 3 + len(family.a)))
 
     @staticmethod
     def wide() -> int:
         return 64
 
     def summed(self, family: BernoulliBeta, data: Data, labels: Tensor, slots: int) -> np.ndarray:
-        """Sum at once, since each row added alone would change all columns of its component."""
-        cells = self.columns + 3
-        cells *= slots
-        cells += np.repeat(labels.numpy(), np.diff(self.starts))
-        table = np.bincount(cells, minlength=(3 + len(self.a)) * slots).astype(np.float64).reshape(-1, slots)
-        size = table[2] = np.bincount(labels.numpy(), minlength=slots)
-        step = max(1, 2**18 // slots)
-        for first in range(0, len(self.a), step):
-            a, b = self.a[first : first + step, None], self.b[first : first + step, None]
-            zeros = size - table[3 + first : 3 + first + step]
-            table[0] += np.log((b + zeros) / (a + b + size)).sum(0)
-            before = np.divide(b + zeros - 1, a + b + size - 1, out=np.ones_like(zeros), where=zeros > 0)
-            table[1] += np.log(before).sum(0)
-        return table
+        return _summed(self, labels.numpy(), slots)
 
     def fetch(self, n):
         prefetch(self.columns, self.starts[n])
@@ -79,79 +62,114 @@ class Bernoulli(NamedTuple):
         out[own] = without
 
     def shift(self, n, k, sign):
-        rows = self.components
-        rows[2, k] += sign
-        for index in range(self.starts[n], self.starts[n + 1]):
-            rows[3 + self.columns[index], k] += sign
-        size, log_zero, log_before = rows[2, k], 0.0, 0.0
-        zero, before = 1.0, 1.0
-        for d in range(len(self.a)):
-            zeros, total = self.b[d] + size - rows[3 + d, k], self.a[d] + self.b[d] + size
-            zero *= zeros / total
-            if rows[3 + d, k] < size:
-                before *= (zeros - 1.0) / (total - 1.0)
-            if min(zero, before) < 1e-150:
-                log_zero += math.log(zero)
-                log_before += math.log(before)
-                zero, before = 1.0, 1.0
-        rows[0, k], rows[1, k] = log_zero + math.log(zero), log_before + math.log(before)
-        return False
+        return _shift(self, n, k, sign)
 
 
 class MaskedBits(NamedTuple):
-    """Rows: ones [D], observed entries [D]."""
+    """Rows: as those of `Bernoulli`, then missing bits [D]."""
 
     components: np.ndarray
-    bits: np.ndarray  # [N, D] int8: 1, 0, or -1 where one is missing
+    starts: np.ndarray  # [N + 1]
+    columns: np.ndarray  # [starts[N]] d for a 1 in column d, D + d for a missing bit
     a: np.ndarray  # [D] of the prior
     b: np.ndarray  # [D]
 
     @classmethod
     def of(cls, family: MaskedBernoulli, data: Data) -> Self:
-        starts, columns, values = (array.numpy() for array in data.nonzeros)
-        bits = np.zeros(data.X.shape, np.int8)
-        bits[np.repeat(np.arange(len(bits)), np.diff(starts)), columns] = np.where(np.isnan(values), -1, 1)
-        return cls(np.zeros((2 * bits.shape[1], 1)), bits, family.a.numpy(), family.b.numpy())
+        entries = Data(family.coordinates(data.X), data.features, data.targets)
+        return cls(*_arrays(family, entries, 3 + 2 * len(family.a)))
+
+    @staticmethod
+    def wide() -> int:
+        return 64
+
+    def summed(self, family: MaskedBernoulli, data: Data, labels: Tensor, slots: int) -> np.ndarray:
+        return _summed(self, labels.numpy(), slots)
+
+    def fetch(self, n):
+        prefetch(self.columns, self.starts[n])
 
     def log_predictives(self, n, own, out, scratch):
-        """One logarithm for the product over sixteen observed columns; x_n is taken out of its component meanwhile."""
-        rows, size, factors = self.components, self.bits.shape[1], 0
-        part, whole = scratch[0], scratch[1]
+        """The sum over all columns as if all were 0, plus log(a / b) for each 1, less the terms of missing bits."""
+        rows, size, last = self.components, len(self.a), self.starts[n + 1]
+        over, under, without = scratch[0], scratch[1], rows[1, own]
         for k in range(len(out)):
-            out[k] = 0.0
-            part[k], whole[k] = 1.0, 1.0
-        _count(self, n, own, -1.0)
-        for d in range(size):
-            if self.bits[n, d] >= 0:
-                a, b = self.a[d], self.b[d]
+            out[k] = rows[0, k]
+            over[k], under[k] = 1.0, 1.0
+        for first in range(self.starts[n], last, 16):  # one logarithm for the product over sixteen columns
+            own_over, own_under = 1.0, 1.0
+            for index in range(first, min(first + 16, last)):
+                is_one = self.columns[index] < size
+                d = self.columns[index] if is_one else self.columns[index] - size
+                a, b, ones, missing = self.a[d], self.b[d], 3 + d, 3 + size + d
                 for k in range(len(out)):
-                    part[k] *= a + rows[d, k] if self.bits[n, d] else b + rows[size + d, k] - rows[d, k]
-                    whole[k] *= a + b + rows[size + d, k]
-                factors += 1
-                if factors % 16 == 0:
-                    _take_ratio(part, whole, out)
-        _take_ratio(part, whole, out)
-        _count(self, n, own, 1.0)
+                    observed = rows[2, k] - rows[missing, k]
+                    over[k] *= a + (rows[ones, k] if is_one else b + observed)
+                    under[k] *= b + observed - rows[ones, k]
+                observed = rows[2, own] - rows[missing, own]
+                has_zero, total = rows[ones, own] < observed, a + b + observed - 1.0
+                if is_one or has_zero:
+                    own_over *= a + rows[ones, own] - 1.0 if is_one else total
+                    own_under *= b + observed - rows[ones, own] - 1.0 if has_zero else total
+            without += math.log(own_over / own_under)
+            for k in range(len(out)):
+                over[k] /= under[k]
+                under[k] = 1.0
+            take_logs(over, out)
+        out[own] = without
 
     def shift(self, n, k, sign):
-        _count(self, n, k, sign)
-        return False
+        return _shift(self, n, k, sign)
+
+
+def _arrays(family: BernoulliBeta, entries: Data, rows: int) -> tuple[np.ndarray, ...]:
+    """Components of the prior, the places of the entries [N + 1] and their columns, a and b."""
+    starts, columns, _ = (np.ascontiguousarray(array.numpy()) for array in entries.nonzeros)
+    a, b, prior = family.a.numpy(), family.b.numpy(), np.zeros((rows, 1))
+    prior[0] = np.log(b / (a + b)).sum()
+    return prior, starts, columns, a, b
+
+
+def _summed(form: Bernoulli | MaskedBits, labels: np.ndarray, slots: int) -> np.ndarray:
+    """Components [W, slots] at once, since each row added alone would change all columns of its component."""
+    cells = form.columns + 3
+    cells *= slots
+    cells += np.repeat(labels, np.diff(form.starts))
+    table = np.bincount(cells, minlength=len(form.components) * slots).astype(np.float64).reshape(-1, slots)
+    size, width = np.bincount(labels, minlength=slots), len(form.a)
+    table[2] = size
+    step = max(1, 2**18 // slots)
+    for first in range(0, width, step):
+        columns = slice(first, min(first + step, width))
+        a, b = form.a[columns, None], form.b[columns, None]
+        missing = table[3 + width :][columns]
+        observed = size - missing if len(missing) else size
+        zeros = observed - table[3:][columns]
+        table[0] += np.log((b + zeros) / (a + b + observed)).sum(0)
+        before = np.divide(b + zeros - 1, a + b + observed - 1, out=np.ones_like(zeros), where=zeros > 0)
+        table[1] += np.log(before).sum(0)
+    return table
 
 
 @inner
-def _count(state, n, k, sign):
-    """Add the observed bits of x_n to component k, or remove them."""
-    size = state.bits.shape[1]
-    for d in range(size):
-        if state.bits[n, d] >= 0:
-            state.components[d, k] += sign * state.bits[n, d]
-            state.components[size + d, k] += sign
-
-
-@inner
-def _take_ratio(part, whole, out):
-    """Add the logarithms of part / whole to `out`, and reset both to 1."""
-    for k in range(len(out)):
-        part[k] /= whole[k]
-        whole[k] = 1.0
-    take_logs(part, out)
+def _shift(state, n, k, sign):
+    """Add x_n to component k, or remove it."""
+    rows, width = state.components, len(state.a)
+    rows[2, k] += sign
+    for index in range(state.starts[n], state.starts[n + 1]):
+        rows[3 + state.columns[index], k] += sign
+    masked = len(rows) > 3 + width
+    log_zero, log_before = 0.0, 0.0
+    zero, before = 1.0, 1.0
+    for d in range(width):
+        observed = rows[2, k] - rows[3 + width + d, k] if masked else rows[2, k]
+        zeros, total = state.b[d] + observed - rows[3 + d, k], state.a[d] + state.b[d] + observed
+        zero *= zeros / total
+        if rows[3 + d, k] < observed:
+            before *= (zeros - 1.0) / (total - 1.0)
+        if min(zero, before) < 1e-150:
+            log_zero += math.log(zero)
+            log_before += math.log(before)
+            zero, before = 1.0, 1.0
+    rows[0, k], rows[1, k] = log_zero + math.log(zero), log_before + math.log(before)
+    return False

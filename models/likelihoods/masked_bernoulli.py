@@ -141,4 +141,4 @@ class ObservedBits(dist.TorchDistribution):
         return torch.bernoulli(self.probs.expand(*sample_shape, *self.probs.shape))
 
 
-register_compiled(MaskedBernoulli, f"{__package__}._numba_bernoulli:MaskedBits", sparse=False)
+register_compiled(MaskedBernoulli, f"{__package__}._numba_bernoulli:MaskedBits")

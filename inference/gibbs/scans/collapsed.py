@@ -98,7 +98,7 @@ def moves_are_compiled(data: Data, model: Mixture) -> bool:
     family, has_classifiers = model.likelihood, data.points.targets.shape[1] > 0
     return (
         host.on_cpu(data.X)
-        and is_compiled(family, data.X)
+        and is_compiled(family)
         and not has_classifiers
         and goes_row_by_row(compiled_form(family), data)
     )

@@ -178,7 +178,7 @@ def point_logits(n: int, slots: Slots, *, compiled: bool | None) -> Tensor:
 def visitor_of(slots: Slots, compiled: bool | None) -> Compiled | Tensors:
     """The code that visits points [N]: `compiled` or tensor code; None: compiled where the likelihood has a form."""
     if compiled is None:
-        compiled = host.on_cpu(slots.labels) and is_compiled(slots.model.likelihood, slots.observed.X)
+        compiled = host.on_cpu(slots.labels) and is_compiled(slots.model.likelihood)
     return Compiled(slots) if compiled else Tensors(slots)
 
 
