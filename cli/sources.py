@@ -77,6 +77,8 @@ def source_of(path: str) -> Source:
     ------
     CommandError    if it is missing, unreadable, or not of the format that its name promises.
     """
+    if not path:
+        raise CommandError("the path of the table is empty; expected a file, or - for standard input.")
     try:
         once = path == "-" or (Path(path).exists() and not Path(path).is_file())
         content = (sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()) if once else None

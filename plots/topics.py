@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from torch import Tensor
 
 from ..inference import TopicPosterior
 from .axes import COLORS, axes_or_new, require_posterior
@@ -17,8 +18,9 @@ def plot_topics(
 ) -> Axes:
     """Topics as bars of their weights in the score, with their most probable words beside them.
 
-    With more than two classes the bar of a topic is its largest weight, with the name of that class. The bars are in
-    increasing order. With several draws they are those of the representative draw.
+    With more than two classes the bar of a topic is its largest weight, with the name of that class. Without targets
+    (`LDA`) it is the topic's share of all words. The bars are in increasing order. With several draws they are those of
+    the representative draw.
 
     Parameters
     ----------
@@ -26,9 +28,11 @@ def plot_topics(
     num_words : words of each topic
     """
     require_posterior(posterior, TopicPosterior)
-    weights = np.asarray(posterior.samples["weights"][posterior.representative].cpu(), dtype=np.float64)
-    if not weights.shape[1]:
-        raise ValueError("The topics have no weights: the model was fitted without targets.")
+    draw = posterior.representative
+    sizes, weights = (_numbers(posterior.samples[name][draw]) for name in ("topic_sizes", "weights"))
+    unscored = not weights.shape[1]
+    if unscored:
+        weights = (sizes / sizes.sum())[:, None]
     words = [" ".join(map(str, found)) for found in posterior.top_words(num_words, vocabulary)]
     strongest, value = weights.argmax(1), weights.max(1)
     classes = posterior.model.classes
@@ -39,5 +43,9 @@ def plot_topics(
     ax.barh(range(len(order)), value[order], color=[COLORS[0] if value[k] > 0 else COLORS[5] for k in order])
     ax.set_yticks(range(len(order)), [words[k] for k in order], fontsize="small")
     ax.axvline(0, color="0.5", linewidth=0.8)
-    ax.set_xlabel("weight of the topic in the score")
+    ax.set_xlabel("share of the words" if unscored else "weight of the topic in the score")
     return ax
+
+
+def _numbers(values: Tensor) -> np.ndarray:
+    return np.asarray(values.cpu(), dtype=np.float64)

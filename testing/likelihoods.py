@@ -7,7 +7,6 @@ family is right if its program, its densities and its normalizers fit together.
 from __future__ import annotations
 
 import inspect
-from dataclasses import replace
 from typing import Any, cast
 
 import pyro
@@ -16,16 +15,12 @@ from pyro import poutine
 from torch import Tensor
 from torch.distributions import Distribution, biject_to
 
-from ..inference.gibbs.scans.collapsed import PartitionSlots
-from ..inference.gibbs.scans.slots import Compiled, Tensors
-from ..inference.gibbs.state import PartitionState
 from ..models import host
 from ..models.arrays import as_features
-from ..models.compiled import is_compiled, placed
 from ..models.config import resolved
-from ..models.dpm import DPM
 from ..models.likelihoods import ExponentialFamily, Likelihood, Parameters, Product
 from ..models.sparse import SparseRows
+from .compiled_families import check_compiled
 from .normalization import check_mass, check_rows
 from .requirements import named_errors
 
@@ -86,7 +81,7 @@ def _check_family(likelihood: Likelihood, X: Tensor, generator: torch.Generator)
     _check_single_precision(likelihood, X)
     _check_divergence(family, X, generator)
     _check_sparse(likelihood, family, X, chi)
-    _check_compiled(likelihood, X)
+    check_compiled(likelihood, X)
 
 
 # -- any family ------------------------------------------------------------------------------------------------------
@@ -295,6 +290,9 @@ def _check_divergence(family: ExponentialFamily, X: Tensor, generator: torch.Gen
         founding = founding + weight * family.divergence(row.unsqueeze(0), both)[0]
         rows, weights = torch.cat([U, row.unsqueeze(0)]), torch.cat([weights, weights.new_full((1,), weight)])
     _close(family.founding_divergence(U), founding, "founding_divergence", family.divergence_base(U))
+    if family.accepts_sparse:
+        readings = {"divergence": (family.centers(U[:3], X.new_ones(3)),), "founding_divergence": ()}
+        _agree(family, readings, family.coordinates(cast(Tensor, SparseRows.of(X))), U)
     _check_centers(family, rows, weights, points)
 
 
@@ -334,7 +332,9 @@ def _check_sparse(likelihood: ExponentialFamily, family: ExponentialFamily, X: T
     likelihood.admit(sparse)
     dense = _hyperparameters(family)
     for name, value in _hyperparameters(likelihood.resolve(sparse)).items():
-        _close(value, dense[name], f"resolve, {name}, of sparse rows", tol=1e-10)
+        if isinstance(value, Tensor | float | int):
+            found, expected = map(torch.as_tensor, (value, dense[name]))
+            _close(found, expected, f"resolve, {name}, of sparse rows", tol=1e-10)
     labels = torch.arange(len(X), device=X.device) % 3
     readings: dict[str, tuple[Any, ...]] = {
         **dict.fromkeys(("statistics", "log_base_measure", "log_repeat"), ()),
@@ -344,40 +344,6 @@ def _check_sparse(likelihood: ExponentialFamily, family: ExponentialFamily, X: T
         "log_density": (family.draw(chi, torch.Generator(X.device).manual_seed(0)),),
     }
     _agree(family, readings, sparse, X)
-    coordinates = family.coordinates(X)
-    in_coordinates = {"divergence": (family.centers(coordinates[:3], X.new_ones(3)),), "founding_divergence": ()}
-    _agree(family, in_coordinates, family.coordinates(sparse), coordinates)
-
-
-def _check_compiled(likelihood: ExponentialFamily, X: Tensor) -> None:
-    """Compare the compiled form, if there is one, with the tensor code on rows X [N, D].
-
-    The predictives of a row must agree in its own component, in another one and in a new one, also after rows have been
-    moved between components and after components have been summed at once.
-    """
-    if not (is_compiled(likelihood) and host.on_cpu(X)):
-        return
-    model = DPM(likelihood).resolve(X)
-    data, labels, half = model.data(X), torch.arange(len(X)) % 2, len(X) // 2
-    state = PartitionState(labels, X.new_zeros(2, 0, 0), model.prior.start(X))
-    visitor = Compiled(PartitionSlots(state, data, model))
-    _check_visits(visitor, "")
-    fill, moved = visitor.entry(visitor.kernels.fill), torch.cat([1 - labels[:half], labels[half:]])
-    fill(visitor.state, labels[:half].numpy(), -1.0)
-    fill(visitor.state, moved[:half].numpy(), 1.0)
-    visitor.slots = PartitionSlots(replace(state, assignments=moved), data, model)
-    _check_visits(visitor, " after `shift`")
-    if hasattr(rows := visitor.rows, "summed"):
-        table = rows.summed(model.likelihood, visitor.slots.observed, moved, visitor.state.components.shape[1])
-        visitor.state = placed(rows, table)
-        _check_visits(visitor, " after `summed`")
-
-
-def _check_visits(visitor: Compiled, when: str) -> None:
-    exact = Tensors(visitor.slots)
-    for n in range(len(visitor.slots.labels)):
-        found, expected = (code.logits(n)[:3].log_softmax(0) for code in (visitor, exact))
-        _close(found, expected, f"log_predictives, log_normalizers of the compiled form{when}")
 
 
 # -- tools -----------------------------------------------------------------------------------------------------------

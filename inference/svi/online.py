@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from ...models import host
 from ...models.data import Data
 from ...models.domains import shown
 from ...models.label_data import LabelData
@@ -27,6 +28,7 @@ from .topics.kernel import restored_topics
 P = TypeVar("P", bound=Posterior)
 
 
+@host.usual_torch()
 def continue_fit(posterior: P, X: Any, y: Any = None) -> P:
     """The posterior by `SVI` after a step on one more batch: rows X [n, D] and y as in `fit`, [n] or label sets [n, C].
 

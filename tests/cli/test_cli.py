@@ -1023,6 +1023,7 @@ def test_bad_files(tmp_path, capsys, table, monkeypatch):
         "quote.csv": "not a CSV file: line 2",
     }.items():
         assert message in refuse(capsys, "compare", "--data", tmp_path / path, "--target", "b")
+    assert "path of the table is empty" in refuse(capsys, "compare", "--data", "", "--target", "b")
     assert "no folder" in refuse(
         capsys, "fit", "--data", table, "--target", "kind", "--output", tmp_path / "nowhere" / "p.pt"
     )

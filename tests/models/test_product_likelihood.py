@@ -8,6 +8,7 @@ from dataclasses import replace
 import pyro.poutine as poutine
 import pytest
 import torch
+from negative_binomial import NegativeBinomial
 from setups import first_appearance, label_law
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
@@ -223,6 +224,11 @@ def test_a_product_within_a_product_is_compiled() -> None:
     family = Product([(inner, 3), (PoissonGamma(), 2)])
     assert is_compiled(family)
     check_likelihood(family, torch.cat([NUMBERS[:, :1], HOLES[:, :2], COUNTS[:, :2]], 1))
+
+
+def test_a_family_of_another_author_may_be_a_part() -> None:
+    """It has a number that stays a number, and no divergence."""
+    check_likelihood(Product([(NegativeBinomial(), 3), (PoissonGamma(), 1)]), COUNTS)
 
 
 def test_missing_entries_in_the_program_a_stream_and_an_estimator() -> None:

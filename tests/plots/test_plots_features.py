@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from regbayes.inference import FeaturePosterior, Gibbs, SmallVariance, TopicPosterior, Trace
-from regbayes.models import InfiniteLatentSVM, LatentFeatureModel, LinearGaussian, MedLDA
+from regbayes.models import LDA, InfiniteLatentSVM, LatentFeatureModel, LinearGaussian, MedLDA
 from regbayes.plots import plot_activations, plot_loadings, plot_topics
 
 pytestmark = pytest.mark.usefixtures("no_window")
@@ -88,6 +88,14 @@ def test_topics_stand_in_the_order_of_their_weights_with_their_words():
     ax = plot_topics(topic_posterior(2), ["ape", "bee", "cat"], num_words=2)
     assert [bar.get_width() for bar in ax.patches] == [-3.0, 0.5]
     assert [label.get_text() for label in ax.get_yticklabels()] == ["bee cat", "ape cat"]
+
+
+def test_without_targets_the_bars_of_topics_are_their_shares_of_the_words():
+    posterior = Gibbs(4, 2).fit(LDA(num_topics=3), np.array([[4, 0, 0], [0, 6, 0], [0, 0, 10]] * 2))
+    ax = plot_topics(posterior, ["ape", "bee", "cat"], num_words=1)
+    sizes = posterior.samples["topic_sizes"][posterior.representative]
+    np.testing.assert_allclose([bar.get_width() for bar in ax.patches], sizes.sort().values / 40)
+    assert ax.get_xlabel() == "share of the words"
 
 
 def test_of_several_classes_a_topic_speaks_for_the_one_of_its_largest_weight():

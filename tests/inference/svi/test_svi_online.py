@@ -58,6 +58,15 @@ def test_a_posterior_goes_on_as_its_state_would(name: str, tmp_path: Path) -> No
     assert y is None or more.predict_proba(rows).shape == (90, y.shape[1] if y.ndim == 2 else 2)
 
 
+def test_a_step_under_the_settings_of_a_caller_is_the_same() -> None:
+    posterior = SVI(num_steps=2).fit(InfiniteSVM(truncation=3), X, Y)
+    expected = continue_fit(posterior, X, Y).samples["weights"]
+    with torch.inference_mode(), torch.device("meta"):
+        found = continue_fit(posterior, X, Y).samples["weights"]
+    assert torch.equal(found, expected)
+    assert not found.is_inference()
+
+
 def test_draws_states_and_averaged_mixtures_do_not_go_on() -> None:
     with pytest.raises(ValueError, match="cannot continue with another batch; posteriors of mixtures, topics and BNMC"):
         continue_fit(SVI(num_steps=2).fit(IHMM(truncation=3), X), X)
