@@ -1172,6 +1172,10 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "+ mu[K:, None] * mu[:K]": "",
         "+ linear[:, k] + pull[:, k]": "+ linear[:, k]",
     },
+    ("models/likelihoods/linear_bernoulli.py", "models/test_linear_likelihoods.py -k often"): {
+        "float(all_sum(weights.sum(dtype=torch.float64)))": "len(weights)",
+        "1 / (2 * max(number, 1.0))": "1 / max(number, 1.0)",
+    },
     ("models/likelihoods/_numba_bernoulli.py", "models/test_product_likelihood.py -k 'conditionals or missing'"): {
         "(rows[ones, k] if is_one else b + observed)": "rows[ones, k]",
         "under[k] *= b + observed - rows[ones, k]": "under[k] *= b + observed",

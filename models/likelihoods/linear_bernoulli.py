@@ -19,7 +19,7 @@ from ..distributions.polya_gamma import polya_gamma
 from ..domains import AnyNumbers, Positive
 from ..losses.base import PseudoObservation
 from ..priors.hyper import Hyper
-from ..sums import all_count
+from ..sums import all_count, all_sum
 from .base import hyperparameter
 from .linear import LinearLikelihood
 from .linear_gaussian import loading_evidence, observed_moments, precision_laws, start_precisions
@@ -46,7 +46,8 @@ class LinearBernoulli(LinearLikelihood):
     learn: bool = True
 
     def resolve(self, X: Tensor, weights: Tensor | None = None, observed: Tensor | None = None) -> Self:
-        least = 1 / (2 * all_count(len(X)))
+        number = all_count(len(X)) if weights is None else float(all_sum(weights.sum(dtype=torch.float64)))
+        least = 1 / (2 * max(number, 1.0))
         means = observed_moments(X, weights, observed)[0].clamp(least, 1 - least)
         return self.replace(offset=hyperparameter("offset", self.offset, torch.logit(means), X, X.shape[1]))
 

@@ -147,6 +147,10 @@ def test_what_is_not_given_comes_from_the_observed_entries_as_often_as_they_coun
     assert likelihood.noise_variance == pytest.approx(spread / 4)
     bits = LinearBernoulli().resolve(BITS)
     torch.testing.assert_close(torch.as_tensor(bits.offset), torch.zeros(2, dtype=torch.float64))
+    rare = torch.eye(2, 3, dtype=torch.float64)
+    copies = LinearBernoulli().resolve(rare.repeat_interleave(torch.tensor([1, 29]), 0))
+    assert torch.equal(LinearBernoulli().resolve(rare, torch.tensor([1.0, 29.0])).offset, copies.offset)
+    assert copies.offset[2] == pytest.approx(math.log(1 / 59))
     again = likelihood.resolve(X + 1)
     assert again.get_params()["noise_variance"] == likelihood.noise_variance
 
