@@ -20,7 +20,7 @@ from ..models.arrays import as_features
 from ..models.config import resolved
 from ..models.likelihoods import ExponentialFamily, Likelihood, Parameters, Product
 from ..models.sparse import SparseRows
-from .compiled_families import check_compiled
+from .compiled_forms import check_compiled_family
 from .normalization import check_mass, check_rows
 from .requirements import named_errors
 
@@ -81,7 +81,7 @@ def _check_family(likelihood: Likelihood, X: Tensor, generator: torch.Generator)
     _check_single_precision(likelihood, X)
     _check_divergence(family, X, generator)
     _check_sparse(likelihood, family, X, chi)
-    check_compiled(likelihood, X)
+    check_compiled_family(likelihood, X)
 
 
 # -- any family ------------------------------------------------------------------------------------------------------

@@ -9,19 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..inference.classifiers.minimum import slopes
-from ..inference.compiled._numba_losses import margins
-from ..inference.compiled.decorators import entry_of
-from ..models.compiled import compiled_loss
 from ..models.distributions.sampling import normals
 from ..models.host import one_thread
 from ..models.losses import Loss, Masked
+from .compiled_forms import check_compiled_loss
 from .probabilities import check_probabilities
-from .requirements import named_errors, require, require_close
+from .requirements import named_errors, require, require_centered, require_close
 
 _NUM_DRAWS = 4_000
 _NUM_INHERITED_DRAWS = 500  # of scores by the default, which is checked with every loss that has it
@@ -63,7 +60,7 @@ def check_loss(loss: Loss, *, generator: torch.Generator | None = None) -> None:
         _check_mask(loss, like, generator)
         if loss.has_conjugate:
             _check_conjugate(loss, like, generator)
-        _check_compiled(loss, generator)
+        check_compiled_loss(loss, generator)
 
 
 def _check_parameters(loss: Loss) -> None:
@@ -210,7 +207,18 @@ def _check_conditional(loss: Loss, scores: Tensor, y: Tensor, columns: slice, ge
     if loss.is_augmented:
         draws = loss.augment(shifted.expand(_NUM_SLOPES, -1, -1), sign.expand(_NUM_SLOPES, -1, -1), generator)
         message = f"is not a mixture of phi at {where}: the mean of shift - precision * score is not phi's slope"
-        _require_centered(draws.shift - draws.precision * shifted - slope, "augment", message)
+        require_centered(draws.shift - draws.precision * shifted - slope, "augment", message)
+        _check_source(loss, shifted.expand(2, -1, -1), sign.expand(2, -1, -1), generator)
+
+
+def _check_source(loss: Loss, shifted: Tensor, sign: Tensor, generator: torch.Generator) -> None:
+    """Require that omega, of two equal tables of scores [2, N, C], comes from the given generator."""
+    state = generator.get_state()
+    first, second = (loss.augment(shifted, sign, generator).precision for _ in range(2))
+    again = loss.augment(shifted, sign, generator.set_state(state)).precision
+    repeats = torch.equal(first, second) and not torch.equal(first[0], first[1])
+    message = "does not draw omega from the generator that it is given"
+    require(torch.equal(first, again) and not repeats, "augment", message)
 
 
 def _check_parabola(loss: Loss, scores: Tensor, y: Tensor) -> None:
@@ -255,21 +263,7 @@ def _check_mask(loss: Loss, like: Tensor, generator: torch.Generator) -> None:
     require(not slope[~known].any() and slope.isfinite().all(), "log_factor", "has a slope at a missing target")
     number = _number_of_scores(loss)
     free = masked.draw_score(2 * one[:1].expand(number, 1), holed[:1].expand(number, -1), generator)
-    _require_centered(torch.stack([free, free.square() - 4], 1), "draw_score", "is not the prior's at a missing target")
-
-
-def _check_compiled(loss: Loss, generator: torch.Generator) -> None:
-    """Compare the factor of the compiled form, if there is one, on rows of several scores with missing targets."""
-    form = compiled_loss(loss)
-    if form is None:
-        return
-    scores = 3 * torch.randn(200, _NUM_CLASSES, generator=generator, dtype=torch.float64, device=generator.device)
-    y = _signs(scores).repeat(50, 1) if loss.target == "sign" else scores.roll(1, 0)
-    y[::5, 0] = math.nan
-    found = np.empty(len(y))
-    entry_of(margins, form)(form, scores.cpu().numpy(), y.cpu().numpy(), found)
-    exact = Masked(loss).log_factor(scores, y).sum(1).cpu()
-    require_close(torch.from_numpy(found), exact, "log_factor", "of the compiled form is another")
+    require_centered(torch.stack([free, free.square() - 4], 1), "draw_score", "is not the prior's at a missing target")
 
 
 # -- the conjugate ---------------------------------------------------------------------------------------------------
@@ -330,7 +324,7 @@ def _check_one_point(loss: Loss, scale: Tensor, y: Tensor, generator: torch.Gene
     _require_law(score, nodes, log_density, "augment", f"does not leave phi invariant {where}")
     # a reversible pair: the joint law of (draws, score) is symmetric; a wrong omega breaks this even at the right law
     lag, corner = (draws - score) * (draws + score).tanh(), draws.square() * score - draws * score.square()
-    _require_centered(torch.stack([lag, corner], 1), "augment", f"is not the conditional of its mixture {where}")
+    require_centered(torch.stack([lag, corner], 1), "augment", f"is not the conditional of its mixture {where}")
 
 
 def _check_drawn_target(loss: Loss, score: Tensor, generator: torch.Generator) -> None:
@@ -349,7 +343,7 @@ def _check_joint_one_point(loss: Loss, scale: Tensor, y: Tensor, generator: torc
     factors = loss.log_factor(prior, signs).exp()
     marginal = loss.log_marginal(scale.view(1, 1), y).exp()
     require(marginal.shape == (1, 1), "log_marginal", f"has shape {tuple(marginal.shape)}; expected [N, 1]")
-    _require_centered(factors - marginal, "log_marginal", f"is not the mean of the factor {where}")
+    require_centered(factors - marginal, "log_marginal", f"is not the mean of the factor {where}")
 
     draws = loss.draw_score(wide, signs, generator)
     require(draws.shape == signs.shape, "draw_score", f"has shape {tuple(draws.shape)}; expected [N, L]")
@@ -361,9 +355,9 @@ def _check_joint_one_point(loss: Loss, scale: Tensor, y: Tensor, generator: torc
     for name, moment in _moments(y).items():
         own = moment(draws)
         gap = factors * (moment(prior) - own.mean(0)) / marginal + own - own.mean(0)
-        _require_centered(gap, "draw_score", f"has another {name} than the tilted prior {where}")
+        require_centered(gap, "draw_score", f"has another {name} than the tilted prior {where}")
         message = f"with reference changes the {name} of the tilted prior {where}"
-        _require_centered(moment(score) - own, "augment", message)
+        require_centered(moment(score) - own, "augment", message)
 
     radii = scale * torch.tensor([1.0, 0.1, 1e-2, 1e-3]).to(y).repeat_interleave(2000).unsqueeze(1)
     best, _ = loss.one_point(scale.square().view(1, 1), y)
@@ -422,8 +416,8 @@ def _gibbs_step(
 def _require_law(draws: Tensor, nodes: Tensor, log_density: Tensor, method: str, message: str) -> None:
     """Check two moments and the Kolmogorov-Smirnov distance of independent draws [n] to the law with this density."""
     density = log_density.softmax(0)
-    _require_centered(draws - density @ nodes, method, f"{message}: another mean")
-    _require_centered(draws.square() - density @ nodes.square(), method, f"{message}: another second moment")
+    require_centered(draws - density @ nodes, method, f"{message}: another mean")
+    require_centered(draws.square() - density @ nodes.square(), method, f"{message}: another second moment")
     cdf, draws = density.cumsum(0) - density / 2, draws.sort().values
     right = torch.searchsorted(nodes, draws).clamp(1, len(nodes) - 1)
     share = (draws - nodes[right - 1]) / (nodes[right] - nodes[right - 1])
@@ -432,9 +426,3 @@ def _require_law(draws: Tensor, nodes: Tensor, log_density: Tensor, method: str,
     distance = torch.maximum((rank + 1) / len(draws) - exact, exact - rank / len(draws)).max()
     statistic = float(distance) * math.sqrt(len(draws))
     require(statistic < _KS_LIMIT, method, f"{message} (Kolmogorov-Smirnov statistic {statistic:.2f})")
-
-
-def _require_centered(values: Tensor, method: str, message: str) -> None:
-    """Require that the means of independent values [n, ...] are zero within five standard errors."""
-    ratio = float((values.mean(0).abs() / (values.std(0) / math.sqrt(len(values))).clamp(min=1e-12)).max())
-    require(ratio < 5, method, f"{message} ({ratio:.1f} standard errors)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -54,6 +55,12 @@ def require_close(found: Tensor | float, exact: Tensor | float, method: str, mes
     found, exact = (torch.as_tensor(value, dtype=torch.float64).detach() for value in (found, exact))
     gap = float(((found - exact).abs() / exact.abs().clamp(min=1.0)).max()) if found.numel() else 0.0
     require(gap <= tol, method, f"{message} (off by {gap:.2g})")
+
+
+def require_centered(values: Tensor, method: str, message: str) -> None:
+    """Require that the means of independent values [n, ...] are zero within five standard errors."""
+    ratio = float((values.mean(0).abs() / (values.std(0) / math.sqrt(len(values))).clamp(min=1e-12)).max())
+    require(ratio < 5, method, f"{message} ({ratio:.1f} standard errors)")
 
 
 OF_ARGUMENTS = ValueError, TypeError, NotImplementedError

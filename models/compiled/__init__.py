@@ -33,6 +33,8 @@ The form of a loss has the loss's numbers as fields, with the same names, and
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from importlib import import_module
 from typing import Any
 
@@ -56,10 +58,24 @@ def is_compiled(part: object) -> bool:
 def compiled_form(part: object) -> Any:
     """The compiled form of the exact class of a part; None if it has none."""
     form = vars(type(part)).get("_compiled_form")
-    if not isinstance(form, str):
-        return form
-    module, _, name = form.partition(":")
-    return getattr(import_module(module), name)
+    if isinstance(form, str):
+        module, _, name = form.partition(":")
+        form = getattr(import_module(module), name)
+    return form and _told_apart(form)
+
+
+def _told_apart(form: type) -> type:
+    """The same class, with a `__name__` of its own.
+
+    numba names machine code by the types of its arguments, and the type of a NamedTuple by `__name__` and its fields.
+    So it may run the code of another module's form of that name, or of an earlier run of the same cell.
+    """
+    if "_is_told_apart" not in vars(form):
+        whole = f"{form.__module__}.{form.__qualname__}"
+        _TIMES[whole] += 1
+        form.__name__ = re.sub(r"\W", "_", f"{whole}_{_TIMES[whole]}")
+        form._is_told_apart = True  # type: ignore[attr-defined]
+    return form
 
 
 def placed(form: Any, table: Any) -> Any:
@@ -73,3 +89,6 @@ def compiled_loss(loss: object) -> Any:
     if form is None or hasattr(form, "of"):
         return form and form.of(loss)
     return form(*(float(getattr(loss, name)) for name in form.__match_args__))
+
+
+_TIMES: Counter[str] = Counter()  # how many forms of each full name there were in this process

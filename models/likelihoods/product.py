@@ -273,7 +273,9 @@ def _base(part: ExponentialFamily, u: Rows, e: Rows) -> Tensor:
     """e D_base(u / e) [N]; for sparse rows, which are data, e is 1."""
     if isinstance(u, SparseRows) or isinstance(e, SparseRows):
         return part.divergence_base(u)
-    return e.squeeze(1) * part.divergence_base(u / e.clamp(min=torch.finfo(e.dtype).tiny))
+    weights = e.squeeze(1)
+    base = weights * part.divergence_base(u / e.clamp(min=torch.finfo(e.dtype).tiny))
+    return base.where(weights > 0, 0.0)  # without a pseudo-observation u is 0, perhaps outside of the support
 
 
 register_compiled(Product, f"{__package__}._numba_product:Blocks")

@@ -161,6 +161,7 @@ def lower_score(right, variance, y):
         (CrammerSinger(), "conjugate", lambda right, tilt, y: 0.9 * right(tilt, y), "conjugate"),
         (Hinge(), "expect", lambda right, *given: scaled(right(*given), shift=1.001), "expect shift"),
         (Logistic(), "augment", lambda right, *given: scaled(right(*given), precision=1.1), "augment"),
+        (Hinge(), "augment", lambda right, *given: right(*given[:2], torch.Generator().manual_seed(0)), "generator"),
         (Logistic(), "expected_log_factor", lambda right, *given: right(*given) + 0.01, "expected_log_factor exceeds"),
         (Hinge(), "expect_with_bound", lambda right, *given: (right(*given)[0], right(*given)[1] - 0.01), "with_bound"),
         (Hinge(), "log_marginal", lambda right, *given: right(*given) + 1e-3, "log_marginal"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
+import numpy as np
 import pytest
 import torch
 from negative_binomial import Compiled, NegativeBinomial
@@ -13,8 +14,9 @@ from setups import mixture_rows
 import regbayes.models
 from regbayes.inference import SVI, Gibbs, Posterior
 from regbayes.inference.compiled._numba_losses import margins
-from regbayes.inference.compiled.decorators import entry_of
+from regbayes.inference.compiled.decorators import entry, entry_of
 from regbayes.inference.gibbs.scans import collapsed, slots
+from regbayes.inference.gibbs.scans._numba_family import log_predictives
 from regbayes.inference.gibbs.state import PartitionState
 from regbayes.models import DPM, IHMM, Hinge, InfiniteSVM
 from regbayes.models.compiled import compiled_form, is_compiled, register_compiled
@@ -63,6 +65,56 @@ def test_the_check_finds_a_wrong_compiled_form(wrong) -> None:
         check_likelihood(Mine(), X[:24])
 
 
+def test_the_check_finds_a_wrong_sum_of_components() -> None:
+    class Mine(NegativeBinomial):
+        pass
+
+    class Form(Compiled):
+        def summed(self, family, data, labels, slots):
+            return np.repeat(self.components, slots if family.r == 1.0 else slots - 1, 1)
+
+        @staticmethod
+        def wide():
+            return 100
+
+    register_compiled(Mine, Form)
+    with pytest.raises(AssertionError, match="of the compiled form differ from the tensor code after `summed`"):
+        check_likelihood(Mine(r=1.0), X[:24])
+    with pytest.raises(AssertionError, match=r"summed of the compiled form has shape .*; expected"):
+        check_likelihood(Mine(r=2.0), X[:24])
+
+
+def test_a_form_of_the_same_name_does_not_run_the_code_of_the_first() -> None:
+    """As of another module, or of a cell that is run again."""
+
+    def family(number: float) -> NegativeBinomial:
+        class Mine(NegativeBinomial):
+            pass
+
+        class Form(Compiled):
+            def log_predictives(self, n, own, out, scratch):
+                for k in range(len(out)):
+                    out[k] = number * k
+
+        register_compiled(Mine, Form)
+        return Mine()
+
+    found = []
+    for number in (0.5, -3.0):
+        model = DPM(family(number)).resolve(X)
+        state = PartitionState(Z, X.new_zeros(int(Z.max()) + 1, 0, 0), model.prior.start(X))
+        visitor = slots.Compiled(collapsed.PartitionSlots(state, model.data(X), model))
+        out = np.empty(4)
+        visitor.entry(predictives)(visitor.state, 0, 0, out, visitor.scratch[:, :4].copy())
+        found.append(out[1] - out[0])
+    assert found == [0.5, -3.0]
+
+
+@entry
+def predictives(state, n, own, out, scratch):
+    log_predictives(state, n, own, out, scratch)
+
+
 def test_the_check_finds_a_wrong_compiled_factor() -> None:
     class Mine(Hinge):
         pass
@@ -73,6 +125,22 @@ def test_the_check_finds_a_wrong_compiled_factor() -> None:
 
     register_compiled(Mine, Form)
     with pytest.raises(AssertionError, match="log_factor of the compiled form"):
+        check_loss(Mine())
+
+
+def test_the_check_finds_wrong_pseudo_observations_of_compiled_code() -> None:
+    class Mine(Hinge):
+        pass
+
+    right = compiled_form(Hinge())
+
+    class Form(right):
+        def observe(self, score, y, half, uniform):
+            precision, shift = right.observe(self, score, y, half, uniform)
+            return precision, -shift
+
+    register_compiled(Mine, Form)
+    with pytest.raises(AssertionError, match="observe of the compiled form has another law than augment"):
         check_loss(Mine())
 
 
