@@ -36,6 +36,11 @@ class Config:
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        if "__init__" in vars(cls) and "__dataclass_fields__" not in vars(cls):
+            raise TypeError(
+                f"{cls.__name__} defines __init__, so that copies and files would lose its arguments. Make it a "
+                "dataclass with a field for each argument: @dataclass(eq=False)."
+            )
         if cls.__repr__ is Config.__repr__:
             cls.__repr__ = Config.__repr__  # type: ignore[method-assign]  # `dataclass` keeps it
 

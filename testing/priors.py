@@ -72,6 +72,8 @@ def _check_hyperparameters(
     prior: PartitionPrior, h: Hyper, truncation: int, num_draws: int, generator: torch.Generator
 ) -> None:
     counts = torch.tensor([3, 2, 1, 1])
+    while prior.log_partition(counts, h) == -torch.inf and len(counts) > 1:  # more blocks than the prior allows
+        counts = torch.cat([counts[:-2], counts[-2:].sum(0, keepdim=True)])
     draws = _chain(lambda at: prior.draw(at, counts, generator), h, num_draws)
     _check_moments(prior, draws, lambda at: prior.log_partition(counts, at), "draw")
     if prior.lacks("sticks"):
@@ -107,6 +109,9 @@ def _check_urn(prior: PartitionPrior, h: Hyper, num_data: int) -> None:
     total = 0.0
     for sizes, joined in _extensions(num_data):
         K, log_joint = len(sizes), torch.stack([prior.log_partition(counts, h) for counts in joined])
+        if prior.log_partition(sizes, h) == -torch.inf:  # more blocks than the prior allows
+            require(bool((log_joint == -torch.inf).all()), "log_partition", "is not consistent in N")
+            continue
         law = torch.cat([log_sizes[sizes], log_new[K : K + 1]]).log_softmax(0)
         require_close(log_joint.log_softmax(0), law, "urn", f"is not the ratio of EPPFs at sizes {sizes.tolist()}")
         require_close(log_joint.logsumexp(0), prior.log_partition(sizes, h), "log_partition", "is not consistent in N")

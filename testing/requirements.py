@@ -53,7 +53,8 @@ def require(condition: bool | Tensor, method: str, message: str) -> None:
 def require_close(found: Tensor | float, exact: Tensor | float, method: str, message: str, tol: float = 1e-8) -> None:
     """Require equality [...] up to `tol`, times the exact value where that is more than 1."""
     found, exact = (torch.as_tensor(value, dtype=torch.float64).detach() for value in (found, exact))
-    gap = float(((found - exact).abs() / exact.abs().clamp(min=1.0)).max()) if found.numel() else 0.0
+    gaps = torch.where(found == exact, 0.0, (found - exact).abs() / exact.abs().clamp(min=1.0))  # both may be -inf
+    gap = float(gaps.max()) if found.numel() else 0.0
     require(gap <= tol, method, f"{message} (off by {gap:.2g})")
 
 

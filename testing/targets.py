@@ -129,8 +129,19 @@ def _check_uncertain(model: Any, scores: Tensor) -> None:
 
 
 def _check_real(model: Any, X: Any, y: Tensor, scores: Tensor) -> None:
-    """Compare the y that scores [R, N, C] decode to with other possible ones: those of near scores, and those of y."""
-    decode = model.coding.decode
+    """Compare the y that scores [R, N, C] decode to with other possible ones: those of near scores, and those of y.
+
+    Predictions must be that y, and a target that keeps its units must be linear in y.
+    """
+    coding, decode = model.coding, model.coding.decode
+    if issubclass(structure_of(model).posterior, ScorePrediction):
+        rows = _Told(model, scores.flatten(0, 1))
+        told = rows.predict(rows.scores)
+        what = "decode gives another y than predict, which calls decisions and choose; write choose in its place"
+        _require_close(told, decode(rows.scores, model.loss), what)
+    if coding.keeps_units:
+        linear = torch.allclose(coding.read(2 * y, scores), 2 * coding.read(y, scores), equal_nan=True)
+        assert linear, f"{type(coding).__name__} is not linear in y, but its keeps_units is True; set it to False"
     for some in scores[:: len(scores) // _NUM_REAL + 1]:  # an odd step, so that all sizes occur
         best = _log_factors(model, X, decode(some, model.loss), some.unsqueeze(0))
         others = {f"that of a score {shift:+}": decode(some + shift, model.loss) for shift in _SHIFTS}

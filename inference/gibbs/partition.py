@@ -243,7 +243,7 @@ def init(model: Mixture, data: Data, generator: torch.Generator, *, start: str |
     """A first state with the assignments that `start` describes.
 
     One component ("one", "auto"), T random ones ("random"), components around a random number of distant rows
-    ("apart"), or given assignments [N].
+    ("apart"), or given assignments [N]. If the prior allows fewer components, one takes the place of random ones.
     """
     if isinstance(start, Tensor):
         assignments = all_named(start.to(data.X.device))[1]
@@ -254,7 +254,14 @@ def init(model: Mixture, data: Data, generator: torch.Generator, *, start: str |
         assignments = law.named(_around_rows(model, data, generator))
     else:
         assignments = torch.zeros(data.num_data, dtype=torch.long, device=data.X.device)
-    return settle(Points(law, data).begin(assignments, model), data, model, generator, num_draws=1, law=law)
+    points = Points(law, data)
+    state = points.begin(assignments, model)
+    if start not in ("one", "auto") and points.log_density(state) == -torch.inf:
+        if isinstance(start, Tensor):
+            number = len(assignments.unique())
+            raise ValueError(f"init has {number} components, more than {model.prior!r} allows. Pass fewer.")
+        state = points.begin(torch.zeros_like(assignments), model)
+    return settle(state, data, model, generator, num_draws=1, law=law)
 
 
 def _around_rows(model: Mixture, data: Data, generator: torch.Generator) -> Tensor:

@@ -45,6 +45,20 @@ def test_an_inner_parameter_reaches_the_new_inner_configuration() -> None:
     assert given.strength == 5.0
 
 
+def test_a_part_with_arguments_that_copies_would_lose_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"Mine defines __init__.*lose its arguments. Make it a dataclass"):
+
+        class Mine(Config):
+            def __init__(self, number: float) -> None:
+                self.number = number
+
+    @dataclass(eq=False, slots=True)
+    class Slotted(Config):
+        number: float = 1.0
+
+    assert Slotted(2.0).replace().number == 2.0
+
+
 def test_unknown_parameter_is_named() -> None:
     with pytest.raises(ValueError, match="'power'; it has: inner, values"):
         Outer().set_params(power=1)

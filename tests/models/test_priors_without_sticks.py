@@ -42,7 +42,9 @@ class UpTo(PartitionPrior):
     def urn(self, h, num_data: int, capacity: int) -> tuple[Tensor, Tensor]:
         gamma, blocks = h["concentration"], torch.arange(capacity + 1)
         opened = [self._log_v(num_data, int(t) + 1, gamma) - self._log_v(num_data, int(t), gamma) for t in blocks]
-        return (torch.arange(num_data + 1) + gamma).log(), gamma.log() + torch.stack(opened).nan_to_num(nan=-math.inf)
+        return (torch.arange(num_data + 1) + gamma).log(), gamma.log() + torch.stack(opened).nan_to_num(
+            nan=-math.inf, neginf=-math.inf
+        )
 
     def log_partition(self, counts: Tensor, h) -> Tensor:
         gamma = h["concentration"]
@@ -50,7 +52,7 @@ class UpTo(PartitionPrior):
         return self._log_v(int(counts.sum()), len(counts), gamma) + log_blocks.sum()
 
     def _log_v(self, num_data: int, num_blocks: int, gamma: Tensor) -> Tensor:
-        k = torch.arange(max(num_blocks, 1), self.most + 1, dtype=torch.float64)
+        k = torch.arange(max(num_blocks, 1), max(num_blocks, self.most + 1), dtype=torch.float64)
         terms = torch.lgamma(k + 1) - torch.lgamma(k - num_blocks + 1) - math.log(self.most)
         return (terms + torch.lgamma(gamma * k) - torch.lgamma(gamma * k + num_data)).logsumexp(0)
 
@@ -91,6 +93,17 @@ def test_the_default_scan_of_a_family_that_is_not_compiled_is_collapsed_too(prio
         for scan in ("auto", "collapsed")
     ]
     assert torch.equal(*found)
+
+
+def test_a_prior_may_bound_the_number_of_components() -> None:
+    """Its checks pass, and chains start from possible states."""
+    two, rows = UpTo(most=2), torch.linspace(-9, 9, 40, dtype=torch.float64).unsqueeze(1)
+    check_prior(two, num_data=5)
+    for backend in (Gibbs(4, 2, num_chains=3, seed=1), Gibbs(4, 2, init="random")):
+        labels = backend.fit(DPM(FAMILY, two), rows).samples["assignments"]
+        assert 1 <= labels.max() + 1 <= 2
+    with pytest.raises(ValueError, match=r"init has 3 components, more than UpTo\(most=2\) allows"):
+        Gibbs(2, init=torch.arange(40) % 3).fit(DPM(FAMILY, two), rows)
 
 
 @EVERY

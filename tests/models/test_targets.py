@@ -210,6 +210,21 @@ def test_a_wrong_inverse_of_a_real_target_is_found(target) -> None:
         check_target(OF_SIZES.replace(target=target), X, SIZES)
 
 
+class Decoded(Real):
+    def decode(self, scores: Tensor, loss: Loss) -> Tensor:
+        return super().decode(scores, loss).exp()
+
+
+class Units(Logarithm):
+    keeps_units = True
+
+
+@pytest.mark.parametrize(("target", "found"), [(Decoded(), "another y than predict"), (Units(), "not linear in y")])
+def test_a_real_target_that_predicts_or_scales_otherwise_is_found(target: Target, found: str) -> None:
+    with pytest.raises(AssertionError, match=found):
+        check_target(OF_SIZES.replace(target=target), X, SIZES)
+
+
 def test_a_y_without_a_target_is_refused_and_not_missing() -> None:
     with pytest.raises(ValueError, match=r"y is -1.0 in row 2, for which Logarithm\(\) has no target"):
         SVI(num_steps=2).fit(OF_SIZES, X, torch.where(torch.arange(6) == 2, -1.0, SIZES))
