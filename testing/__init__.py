@@ -1,6 +1,7 @@
-"""Checks of a user's prior, likelihood, loss, target, kernel or model, and exact references for tiny data."""
+"""Checks of the parts, models and backends of a user, and exact references for tiny data."""
 
 from .enumeration import partition_posterior
+from .feature_maps import check_feature_map
 from .features import feature_posterior
 from .kernels import check_kernel
 from .likelihoods import check_likelihood
@@ -15,6 +16,7 @@ from .topics import topic_posterior
 
 __all__ = [
     "Reference",
+    "check_feature_map",
     "check_kernel",
     "check_likelihood",
     "check_loss",

@@ -35,21 +35,21 @@ def check_compiled_family(likelihood: ExponentialFamily, X: Tensor) -> None:
     data, labels, half = model.data(X), torch.arange(len(X)) % 2, len(X) // 2
     state = PartitionState(labels, X.new_zeros(2, 0, 0), model.prior.start(X))
     visitor = Compiled(PartitionSlots(state, data, model))
-    _check_visits(visitor, "")
+    _check_compiled_form(visitor, "")
     fill, moved = visitor.entry(visitor.kernels.fill), torch.cat([1 - labels[:half], labels[half:]])
     fill(visitor.state, labels[:half].numpy(), -1.0)
     fill(visitor.state, moved[:half].numpy(), 1.0)
     visitor.slots = PartitionSlots(replace(state, assignments=moved), data, model)
-    _check_visits(visitor, " after `shift`")
+    _check_compiled_form(visitor, " after `shift`")
     if hasattr(rows := visitor.rows, "summed"):
         table = rows.summed(model.likelihood, visitor.slots.observed, moved, visitor.state.components.shape[1])
         shape = visitor.state.components.shape
         require(table.shape == shape, "summed", f"of the compiled form has shape {table.shape}; expected {shape}")
         visitor.state = placed(rows, table)
-        _check_visits(visitor, " after `summed`")
+        _check_compiled_form(visitor, " after `summed`")
 
 
-def _check_visits(visitor: Compiled, when: str) -> None:
+def _check_compiled_form(visitor: Compiled, when: str) -> None:
     exact = Tensors(visitor.slots)
     for n in range(len(visitor.slots.labels)):
         found, expected = (code.logits(n)[:3].log_softmax(0) for code in (visitor, exact))

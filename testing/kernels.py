@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..models.priors import PartitionPrior
 from .references import Reference, check_program, reference_of
 
 _ROUNDING = 1e-9
@@ -37,9 +36,7 @@ def check_kernel(
     ValueError        if the backend's `kind` is "estimate", or if there are fewer than two draws for each batch.
     """
     reference = reference_of(model)
-    prior = getattr(model, "prior", None)
-    if not (isinstance(prior, PartitionPrior) and prior.lacks("sticks")):  # the program needs sticks
-        check_program(model, X, y, lengths)
+    check_program(model, X, y, lengths)
     posterior = backend.fit(model, X, y, lengths=lengths)
     values = posterior.trace.values
     steps = (values[:, 1:] - values[:, :-1]).nan_to_num(0.0) / values[:, 1:].abs().nan_to_num(1.0).clamp(min=1.0)

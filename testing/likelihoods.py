@@ -17,7 +17,7 @@ from torch.distributions import Distribution, biject_to
 
 from ..models import host
 from ..models.arrays import as_features
-from ..models.config import resolved
+from ..models.config import Config, resolved
 from ..models.likelihoods import ExponentialFamily, Likelihood, Parameters, Product
 from ..models.sparse import SparseRows
 from .compiled_forms import check_compiled_family
@@ -90,17 +90,24 @@ def _check_family(likelihood: Likelihood, X: Tensor, generator: torch.Generator)
 def _check_resolve(likelihood: Likelihood, family: Likelihood, X: Tensor) -> None:
     """Require that `resolve` makes every hyperparameter a tensor like X [N, D], within the family's own domains.
 
-    Fields of float, int and lists of columns stay as they are. Resolving again must change nothing.
+    Fields of float, int, text and lists of columns stay as they are. Resolving again must change nothing, and all that
+    was found must be in fields.
     """
     again = _hyperparameters(family.resolve(X[: len(X) // 2]))
     for name, value in _hyperparameters(family).items():
         plain = value if isinstance(value, list) else [value]
-        if all(isinstance(number, int | float) for number in plain):
+        if all(isinstance(number, int | float | str) for number in plain):
             _require(value == again[name], f"resolving a resolved family changed {name}.")
             continue
         _require(isinstance(value, Tensor), f"resolve left {name} as {value!r}; expected a tensor.")
         _require(value.dtype == X.dtype and value.device == X.device, f"resolve gave {name} another dtype or device.")
         _require(torch.equal(value, again[name]), f"resolving a resolved family changed {name}.")
+    try:
+        kept = type(family)(**family.get_params(deep=False)).prior()
+    except Exception:  # without what it needs a family may raise anything
+        kept = X[:0]
+    whole = torch.equal(kept, family.prior())
+    _require(whole, "resolve stores hyperparameters outside of the fields, which files would lose.")
     try:
         resolved(likelihood, X)
     except ValueError as error:
@@ -367,9 +374,9 @@ def _is_as(before: tuple[Any, Any] | None, now: tuple[Any, Any]) -> bool:
 
 
 def _hyperparameters(family: Likelihood) -> dict[str, Any]:
-    """The arguments of a family by name; for blocks of columns, the arguments of each block."""
+    """The arguments of a family and of its parts by name; for blocks of columns, the arguments of each block."""
     if not isinstance(family, Product):
-        return family.get_params(deep=False)
+        return {name: value for name, value in family.get_params().items() if not isinstance(value, Config)}
     parts = [_hyperparameters(part) for part, _ in family.parts]
     return {f"parts[{index}].{name}": value for index, own in enumerate(parts) for name, value in own.items()}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from types import TracebackType
 from typing import Any
 
@@ -27,8 +28,15 @@ def named_errors(part: Any, *others: type[Exception]) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, (AssertionError, *others)):
             raise
-        told = next(iter(str(error).splitlines()), "")
+        told = _cause(str(error))
         raise AssertionError(f"{_origin(part, error.__traceback__)} raised {type(error).__name__}: {told}") from error
+
+
+def _cause(message: str) -> str:
+    """The first line of a message, or of the innermost error that numba reports in it."""
+    lines = ["", *map(str.strip, message.splitlines())]
+    nested = [line for before, line in pairwise(lines) if "Failed in nopython mode" in before]
+    return nested[-1] if nested else next(iter(lines[1:]), "")
 
 
 def _origin(part: Any, traceback: TracebackType | None) -> str:

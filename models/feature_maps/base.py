@@ -42,6 +42,7 @@ class FeatureMap(Config, ABC):
     def __call__(self, X: Rows) -> Tensor:
         """Features [N, P] of the rows of X [N, D]."""
         projected = self.project(X)
+        _require_rows(projected, X)
         if not self.intercept:
             return projected
         return torch.cat([projected, projected.new_full((len(projected), 1), self.intercept)], 1)
@@ -93,7 +94,7 @@ class Function(FeatureMap):
 
 
 def _require_rows(found: Any, X: Rows) -> None:
-    """Raise ValueError unless a user's function returned a matrix with a row for each row of X [N, D]."""
+    """Raise ValueError unless a map returned a matrix with a row for each row of X [N, D]."""
     if isinstance(found, Tensor) and found.ndim == 2 and len(found) == len(X) and found.dtype == X.dtype:
         return
     shape = f"{tuple(found.shape)} of {found.dtype}" if isinstance(found, Tensor) else type(found).__name__

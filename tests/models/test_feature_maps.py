@@ -23,7 +23,9 @@ from regbayes.models import (
     Standardized,
 )
 from regbayes.models.config import from_plain, to_plain
+from regbayes.models.domains import AnyNumbers
 from regbayes.models.feature_maps import Function
+from regbayes.testing import check_feature_map
 
 pytestmark = pytest.mark.usefixtures("few_restarts")
 
@@ -76,6 +78,50 @@ def test_a_map_is_resolved_once_and_takes_what_it_needs_from_the_data(feature_ma
     if feature_map.intercept:
         assert (features[:, -1] == feature_map.intercept).all()
     assert torch.equal(from_plain(to_plain(once))(X), features)
+    check_feature_map(feature_map, X)
+
+
+@dataclass(eq=False)
+class Shifted(FeatureMap):
+    """x - loc, and what is wrong with it."""
+
+    loc: AnyNumbers = None
+    wrong: str = ""
+
+    def resolve(self, X: torch.Tensor, weights: torch.Tensor | None = None) -> Shifted:
+        if self.loc is not None and self.wrong != "refits":
+            return self.replace()
+        number = len(X) if weights is None or self.wrong == "weights" else weights.sum()
+        total = (X if weights is None else X * weights.unsqueeze(1)).sum(0) / number
+        if self.wrong == "in place":
+            self.loc = total
+            return self
+        found = self.replace(loc=total)
+        if self.wrong == "hidden":
+            found.loc, found.found = None, total
+        return found
+
+    def project(self, X: torch.Tensor) -> torch.Tensor:
+        loc = self.found if self.wrong == "hidden" else self.loc
+        features = X - (X.mean(0) if self.wrong == "others" else loc)
+        return features.double() if self.wrong == "dtype" else features
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("refits", "resolve changes a map that is resolved"),
+        ("weights", "resolve finds something else if all rows have the weight 3"),
+        ("in place", r"resolve changed loc in place; expected a copy"),
+        ("hidden", "resolve stores something outside of the fields"),
+        ("others", "project gives a row alone other features"),
+        ("dtype", "float64 for 30 rows; expected a Tensor .* of torch.float32"),
+    ],
+)
+def test_the_check_of_a_map_names_what_is_wrong(wrong: str, message: str) -> None:
+    check_feature_map(Shifted(), rows())
+    with pytest.raises(AssertionError, match=message):
+        check_feature_map(Shifted(wrong=wrong), rows())
 
 
 @pytest.mark.parametrize("feature_map", [Standardized(), PrincipalDirections(), RandomFourier(), Nystroem()], ids=str)

@@ -191,6 +191,23 @@ def test_a_change_in_place_is_found(family, name):
         check_likelihood(family, reals())
 
 
+class OutsideOfFields(LaplaceLocation):
+    """What it found is in no field."""
+
+    def resolve(self, X):
+        found = self.replace(scale=torch.ones(X.shape[1]).to(X))
+        found.width = X.shape[1]
+        return found
+
+    def prior(self):
+        return torch.zeros(self.width, dtype=torch.float64)
+
+
+def test_hyperparameters_outside_of_the_fields_are_found():
+    with pytest.raises(AssertionError, match="resolve stores hyperparameters outside of the fields, which files would"):
+        check_likelihood(OutsideOfFields(), reals())
+
+
 class HasLess(dist.Laplace):
     """A Laplace law without the factor 1 / (2 scale)."""
 

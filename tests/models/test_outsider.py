@@ -65,6 +65,19 @@ def test_the_check_finds_a_wrong_compiled_form(wrong) -> None:
         check_likelihood(Mine(), X[:24])
 
 
+def test_the_check_says_why_a_form_cannot_be_compiled() -> None:
+    class Mine(NegativeBinomial):
+        pass
+
+    class Form(Compiled):
+        def log_predictives(self, n, own, out, scratch):
+            out[:] = self.nothing
+
+    register_compiled(Mine, Form)
+    with pytest.raises(AssertionError, match=r"compiled form cannot be checked, raised TypingError: Unknown.*nothing"):
+        check_likelihood(Mine(), X[:24])
+
+
 def test_the_check_finds_a_wrong_sum_of_components() -> None:
     class Mine(NegativeBinomial):
         pass

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Annotated
 
+import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
 import torch
@@ -25,6 +27,7 @@ from regbayes.models import (
     BernoulliBeta,
     DiagonalGaussian,
     DirichletProcess,
+    ExponentialFamily,
     FullGaussian,
     InfiniteSVM,
     MaskedBernoulli,
@@ -35,6 +38,8 @@ from regbayes.models import (
     SphericalGaussian,
 )
 from regbayes.models.compiled import is_compiled
+from regbayes.models.domains import OneOf, PositiveNumbers
+from regbayes.models.likelihoods.base import hyperparameter
 from regbayes.models.likelihoods.product import columns_of, join_columns
 from regbayes.testing import check_kernel, check_likelihood, check_model
 from regbayes.testing.enumeration import partition_log_weights
@@ -224,6 +229,58 @@ def test_a_product_within_a_product_is_compiled() -> None:
     family = Product([(inner, 3), (PoissonGamma(), 2)])
     assert is_compiled(family)
     check_likelihood(family, torch.cat([NUMBERS[:, :1], HOLES[:, :2], COUNTS[:, :2]], 1))
+
+
+@dataclass(eq=False)
+class Waiting(ExponentialFamily):
+    """x_d ~ Exponential(rate_d), rate_d ~ Gamma(2, scale_d); its divergence is infinite at 0."""
+
+    scale: PositiveNumbers = None
+    unit: Annotated[str, OneOf("s", "h")] = "s"
+
+    def resolve(self, X: Tensor, weights: Tensor | None = None) -> Waiting:
+        return self.replace(scale=hyperparameter("scale", self.scale, 1.0, X, X.shape[1]))
+
+    def check(self, X: Tensor) -> None:
+        assert (X > 0).all()
+
+    def prior(self) -> Tensor:
+        return torch.cat([self.scale, torch.full_like(self.scale, 2.0)])
+
+    def statistics(self, X: Tensor) -> Tensor:
+        return torch.cat([X, torch.ones_like(X)], -1)
+
+    def log_base_measure(self, X: Tensor) -> Tensor:
+        return X.new_zeros(len(X))
+
+    def log_partition(self, chi: Tensor) -> Tensor:
+        b, a = chi.chunk(2, -1)
+        return (torch.lgamma(a) - a * b.log()).sum(-1)
+
+    def parameters(self, chi: Tensor, sample) -> dict[str, Tensor]:
+        b, a = chi.chunk(2, -1)
+        return {"rate": sample("rate", dist.Gamma(a, b).to_event(1))}
+
+    def distribution(self, parameters: dict[str, Tensor]):
+        return dist.Exponential(parameters["rate"], validate_args=True).to_event(1)
+
+    def coordinates(self, X: Tensor) -> Tensor:
+        return X
+
+    def divergence_terms(self, means: Tensor) -> tuple[Tensor, Tensor]:
+        return -1 / means, (means.log() - 1).sum(-1)
+
+    def divergence_base(self, X: Tensor) -> Tensor:
+        return -X.log().sum(-1)
+
+
+@pytest.mark.parametrize("other", [BernoulliBeta(), PoissonGamma()], ids=repr)
+def test_parts_whose_divergence_has_no_value_at_zero_stand_beside_pseudo_observations(other) -> None:
+    """The part has a law that refuses 0, too, and a field of text."""
+    X = torch.cat([NUMBERS[:, :2].exp(), BITS[:, :2]], 1)
+    family = Product([(Waiting(), 2), (other, 2)])
+    check_likelihood(family, X)
+    assert SmallVariance(num_components=2).fit(DPM(family), X).trace.final.isfinite().all()
 
 
 def test_a_family_of_another_author_may_be_a_part() -> None:
