@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..models.likelihoods import ExponentialFamily, Likelihood
 from .references import Reference, check_program, reference_of
 
 _ROUNDING = 1e-9
@@ -33,8 +34,12 @@ def check_kernel(
     Raises
     ------
     AssertionError    saying what was found and what is exact.
-    ValueError        if the backend's `kind` is "estimate", or if there are fewer than two draws for each batch.
+    ValueError        if the backend's `kind` is "estimate", if there are fewer than two draws for each batch, or if the
+                      likelihood has no conjugate prior, so that nothing is known exactly.
     """
+    likelihood = getattr(model, "likelihood", None)
+    if isinstance(likelihood, Likelihood) and not isinstance(likelihood, ExponentialFamily):
+        raise ValueError(f"{likelihood!r} has no conjugate prior, so that exact probabilities are not known.")
     reference = reference_of(model)
     check_program(model, X, y, lengths)
     posterior = backend.fit(model, X, y, lengths=lengths)

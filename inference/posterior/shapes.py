@@ -77,6 +77,8 @@ def require_draw(draw: Draw, names: tuple[str, ...], axes: Axes, whose: str, rec
                 f"{whose} has {name!r} of shape {list(value.shape)}, a name that {record} does not have; it has: "
                 f"{', '.join(axes)}. Further names are for numbers and vectors, such as hyperparameters."
             )
+        if known.startswith("int:") and value.is_floating_point():
+            raise ValueError(f"{whose} has {name!r} of type {value.dtype}; expected integers, {known!r} of {record}.")
         if not _agrees(value.shape, known.rpartition(":")[2].split(), sizes):
             others = ", ".join(f"{axis} = {size}" for axis, size in sizes.items())
             raise ValueError(

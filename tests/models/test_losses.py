@@ -189,6 +189,23 @@ def test_check_loss_names_the_method_that_is_wrong(loss, method, wrong, message)
         check_loss(spoiled(loss, method, wrong))
 
 
+class Plain(Loss):
+    """A hinge by its factor alone."""
+
+    slope = 8.0
+
+    def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
+        return -self.slope * torch.relu(1 - y * score)
+
+
+def test_a_steep_loss_by_its_factor_alone_passes_or_needs_a_smaller_step():
+    check_loss(Plain())
+    steep = Plain()
+    steep.slope = 300.0
+    with pytest.raises(AssertionError, match=r"log_marginal is not the integral .* needs a smaller `step`"):
+        check_loss(steep)
+
+
 class Unlikely(Hinge):
     """It says that its factors are probabilities of the labels."""
 

@@ -24,6 +24,10 @@ RECORD = PartitionDraw(
         ({}, None),
         ({"parameters.loc": torch.zeros(2, 4), "concentration": torch.ones(()), "noise": torch.ones(7)}, None),
         ({"log_mixture": None}, "A draw of Mine has no 'log_mixture'; PartitionDraw needs assignments, log_mixture, w"),
+        (
+            {"assignments": torch.zeros(3)},
+            "'assignments' of type torch.float32; expected integers, .int:N. of",
+        ),
         ({"responsabilities": torch.zeros(3, 2)}, r"'responsabilities' of shape \[3, 2\], a name that PartitionDraw"),
         ({"responsibilities": torch.zeros(3, 4)}, r"'responsibilities' of shape \[3, 4\]; expected 'N K' .* K = 2"),
         ({"parameters.loc": torch.zeros(3, 4)}, r"'parameters.loc' of shape \[3, 4\]; expected 'K ...'"),
