@@ -88,6 +88,9 @@ class Config:
                     f"{type(self).__name__} has {shown(part)} as its {name}, which has no parameter "
                     f"{next(iter(inner_params))!r}. Give it a {name} that has."
                 )
+            if part is getattr(type(self), name, None):  # a default that all objects of the class share
+                part = part.replace()
+                setattr(self, name, part)
             part.set_params(**inner_params)
         return self
 

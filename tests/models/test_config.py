@@ -59,6 +59,16 @@ def test_a_part_with_arguments_that_copies_would_lose_is_refused() -> None:
     assert Slotted(2.0).replace().number == 2.0
 
 
+def test_a_default_that_objects_share_is_copied_before_it_changes() -> None:
+    @dataclass(eq=False)
+    class Shared(Config):
+        part: Inner = Inner()  # noqa: RUF009
+
+    one, other = Shared(), Shared()
+    one.set_params(part__strength=7.0)
+    assert (one.part.strength, other.part.strength) == (7.0, 1.0)
+
+
 def test_unknown_parameter_is_named() -> None:
     with pytest.raises(ValueError, match="'power'; it has: inner, values"):
         Outer().set_params(power=1)
