@@ -7,7 +7,7 @@ integrals, automatic differentiation for the bound, a grid for the optimum, a Gi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ _STEP = 1e-2  # of slopes, for curvatures
 
 
 @one_thread()
-def check_loss(loss: Loss, *, generator: torch.Generator | None = None) -> None:
+def check_loss(loss: Loss, *, targets: Sequence[float] | None = None, generator: torch.Generator | None = None) -> None:
     """Check a loss in double precision on scores up to a few times its margin.
 
     It takes a second or two.
@@ -41,6 +41,7 @@ def check_loss(loss: Loss, *, generator: torch.Generator | None = None) -> None:
     ----------
     loss : a binary loss, a regression loss (its `target` is "real"), a loss of levels ("level"), or a loss of several
         classes
+    targets : some real y, for a loss that does not take every number, such as one of counts; None: -2.5, 0 and 0.4
     generator : source of the random draws, on the device to check; None: a fixed seed on the CPU
 
     Raises
@@ -56,10 +57,17 @@ def check_loss(loss: Loss, *, generator: torch.Generator | None = None) -> None:
     like = torch.zeros((), dtype=torch.float64, device=generator.device)
     _check_parameters(loss)
     with named_errors(loss):
-        (_check_joint if loss.meets else _check_elementwise)(loss, like, generator)
-        _check_mask(loss, like, generator)
+        if loss.meets:
+            rows = _signs(like)
+            _check_joint(loss, like, generator)
+        else:
+            real = (-2.5, 0.0, 0.4) if targets is None else tuple(targets)
+            each = {"sign": (-1.0, 1.0), "level": (0.0, 1.0, 2.0)}.get(loss.target, real)
+            rows = torch.tensor(each).to(like).unsqueeze(1)
+            _check_elementwise(loss, rows, generator)
+        _check_mask(loss, rows, generator)
         if loss.has_conjugate:
-            _check_conjugate(loss, like, generator)
+            _check_conjugate(loss, rows, generator)
         check_compiled_loss(loss, generator)
 
 
@@ -75,9 +83,10 @@ def _check_parameters(loss: Loss) -> None:
                 raise AssertionError(f"checked accepts {name} = {value!r}: state the domain of {name} at its field.")
 
 
-def _check_elementwise(loss: Loss, like: Tensor, generator: torch.Generator) -> None:
+def _check_elementwise(loss: Loss, targets: Tensor, generator: torch.Generator) -> None:
+    like = torch.zeros_like(targets[0, 0])
     scores = torch.linspace(-6, 6, 241, dtype=like.dtype, device=like.device).unsqueeze(1)
-    for y in _targets(loss, like):
+    for y in targets.squeeze(1):
         _check_factor(loss, scores, y)
         _check_columns(loss, scores, y)
         _check_parabola(loss, scores + 0.0137, y)
@@ -233,10 +242,12 @@ def _check_parabola(loss: Loss, scores: Tensor, y: Tensor) -> None:
     require_close((shift - precision * scores)[smooth], slope[smooth], "parabola", "has not the slope of log_factor")
 
 
-def _check_mask(loss: Loss, like: Tensor, generator: torch.Generator) -> None:
-    """Require that under `Masked` every result [...] is 0 for a missing target and unchanged for a known one."""
-    y = _signs(like) if loss.meets else torch.stack([*_targets(loss, like)] * 2)[:4].unsqueeze(1)
-    y = y.repeat(2, 1)
+def _check_mask(loss: Loss, rows: Tensor, generator: torch.Generator) -> None:
+    """Require that under `Masked` every result [...] is 0 for a missing target and unchanged for a known one.
+
+    Targets are the rows [L, C], repeated.
+    """
+    y, like = rows.repeat(8, 1)[:8], rows
     known = torch.arange(8, device=y.device) % 3 > 0
     scores, one = 2 * normals(y.shape, generator, like), torch.ones_like(y[:, :1])
     holed, masked = torch.where(known.unsqueeze(1), y, torch.nan), Masked(loss)
@@ -269,13 +280,13 @@ def _check_mask(loss: Loss, like: Tensor, generator: torch.Generator) -> None:
 # -- the conjugate ---------------------------------------------------------------------------------------------------
 
 
-def _check_conjugate(loss: Loss, like: Tensor, generator: torch.Generator) -> None:
+def _check_conjugate(loss: Loss, rows: Tensor, generator: torch.Generator) -> None:
     """Require g(f) + g*(-t) + t . f >= 0 at all scores and tilts [N, C], and 0 at t = -g'(f).
 
     For a convex g this determines g*. Tilts are multiples and mixtures of slopes, inside and outside the domain. The
     best tilt must be that of its own score.
     """
-    y = _signs(like).repeat(50, 1) if loss.meets else torch.stack(_targets(loss, like)).repeat(100).unsqueeze(1)
+    y, like = rows.repeat(200 // len(rows), 1), rows
     scores, others = (4 * normals(y.shape, generator, like) for _ in range(2))
     slope, other = slopes(loss, scores, y), slopes(loss, others, y)
 
@@ -394,11 +405,6 @@ def _moments(y: Tensor) -> dict[str, Callable[[Tensor], Tensor]]:
 def _number_of_scores(loss: Loss) -> int:
     """How many scores of one point alone to draw."""
     return _NUM_INHERITED_DRAWS if type(loss).draw_score is Loss.draw_score else _NUM_DRAWS
-
-
-def _targets(loss: Loss, like: Tensor) -> list[Tensor]:
-    values = {"sign": (-1.0, 1.0), "level": (0.0, 1.0, 2.0)}.get(loss.target, (-2.5, 0.0, 0.4))
-    return [like + value for value in values]
 
 
 def _signs(like: Tensor) -> Tensor:

@@ -139,9 +139,7 @@ def test_what_a_backend_says_of_itself_is_what_is_checked() -> None:
         check_kernel(Descent(penalty=1.0), MIXTURE, X)
     with pytest.raises(ValueError, match="Noisy records ELBO, which has no exact value"):
         check_kernel(Noisy(num_steps=5), MIXTURE, X)
-    with pytest.raises(
-        ValueError, match=r"LaplaceLocation\(\) has no conjugate prior, so that exact prob"
-    ):
+    with pytest.raises(ValueError, match=r"LaplaceLocation\(\) has no conjugate prior, so that exact prob"):
         check_kernel(NUTS(num_samples=10**6), MIXTURE.replace(likelihood=LaplaceLocation()), X)
 
 

@@ -206,6 +206,21 @@ def test_a_steep_loss_by_its_factor_alone_passes_or_needs_a_smaller_step():
         check_loss(steep)
 
 
+class Counts(Loss):
+    """Poisson counts of mean exp(score), relative to their largest probability."""
+
+    target = "real"
+
+    def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
+        return y * score - score.exp() - torch.xlogy(y, y) + y
+
+
+def test_a_loss_of_counts_is_checked_at_counts():
+    check_loss(Counts(), targets=[0.0, 1.0, 7.0])
+    with pytest.raises(AssertionError):
+        check_loss(Counts())
+
+
 class Unlikely(Hinge):
     """It says that its factors are probabilities of the labels."""
 
