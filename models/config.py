@@ -88,7 +88,8 @@ class Config:
                     f"{type(self).__name__} has {shown(part)} as its {name}, which has no parameter "
                     f"{next(iter(inner_params))!r}. Give it a {name} that has."
                 )
-            if part is getattr(type(self), name, None):  # a default that all objects of the class share
+            shared: Any = getattr(type(self), name, None)
+            if part is shared:  # a default of all objects of the class
                 part = part.replace()
                 setattr(self, name, part)
             part.set_params(**inner_params)
