@@ -35,10 +35,10 @@ def check_kernel(
     ------
     AssertionError    saying what was found and what is exact.
     ValueError        if the backend's `kind` is "estimate", if there are fewer than two draws for each batch, or if the
-                      likelihood has no conjugate prior, so that nothing is known exactly.
+                      likelihood has no conjugate prior, so that neither draws nor a bound have an exact value.
     """
-    likelihood = getattr(model, "likelihood", None)
-    if isinstance(likelihood, Likelihood) and not isinstance(likelihood, ExponentialFamily):
+    likelihood, compared = getattr(model, "likelihood", None), getattr(backend, "kind", "") in ("draws", "bound")
+    if compared and isinstance(likelihood, Likelihood) and not isinstance(likelihood, ExponentialFamily):
         raise ValueError(f"{likelihood!r} has no conjugate prior, so that exact probabilities are not known.")
     reference = reference_of(model)
     check_program(model, X, y, lengths)

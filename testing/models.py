@@ -19,6 +19,8 @@ def check_model(model: Any, X: Any, y: Any = None, *, lengths: Any = None, seed:
     4. If the model has labels: at any scores of the rows its target decodes the y of largest factor, and probabilities
        are the softmax of the log factors; both as kernels see y and as a posterior predicts.
 
+    A prior over partitions without sticks has no program, so that 2 and 3 are left out.
+
     Raises
     ------
     AssertionError    naming the part that disagrees.

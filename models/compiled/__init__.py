@@ -74,7 +74,7 @@ def _told_apart(form: type) -> type:
         whole = f"{form.__module__}.{form.__qualname__}"
         _TIMES[whole] += 1
         form.__name__ = re.sub(r"\W", "_", f"{whole}_{_TIMES[whole]}")
-        form._is_told_apart = True  # type: ignore[attr-defined]
+        form._is_told_apart = True  # type: ignore[attr-defined]  # goes with the class, to other processes too
     return form
 
 

@@ -143,6 +143,17 @@ def test_what_a_backend_says_of_itself_is_what_is_checked() -> None:
         check_kernel(NUTS(num_samples=10**6), MIXTURE.replace(likelihood=LaplaceLocation()), X)
 
 
+def test_an_objective_needs_nothing_that_is_known_exactly() -> None:
+    class Mode(NUTS):
+        kind = "objective"
+
+        def fit(self, *given, **options):
+            raise RuntimeError("the fit began")
+
+    with pytest.raises(RuntimeError, match="the fit began"):
+        check_kernel(Mode(), MIXTURE.replace(likelihood=LaplaceLocation()), X)
+
+
 # -- the Pitman-Yor prior, which has no kernel of its own -----------------------------------------------------------
 
 
