@@ -285,8 +285,9 @@ def _as_text(cells: pa.Array) -> pa.Array:
 
 def _as_numbers(cells: pa.Array) -> NDArray[np.float64]:
     """Cells of any type as numbers; NaN where a cell is not a number."""
-    with suppress(pa.ArrowException):
-        return np.asarray(cells.cast(pa.float64()).to_numpy(zero_copy_only=False))
+    if not pa.types.is_temporal(cells.type):
+        with suppress(pa.ArrowException):
+            return np.asarray(cells.cast(pa.float64()).to_numpy(zero_copy_only=False))
     return np.array([number(cell) for cell in _as_text(cells).to_pylist()])  # Python also reads "+1"
 
 

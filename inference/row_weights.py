@@ -20,6 +20,7 @@ from ..models.base import coding_of
 from ..models.multi_task import TaskData
 from ..models.sequence import Sequences
 from ..models.sparse import Rows
+from ..models.sums import ranks
 from ..models.topics import TopicData
 from .distributed.collectives import all_any, each_rank, on_all
 from .distributed.rows import streamed
@@ -112,7 +113,18 @@ def _given(
     weights = weights if sample_weight is None else as_weights(sample_weight, X)
     if not (backend.weighs and _takes_weights(model)):
         _require_whole(weights, backend, model)
+    _require_enough(weights, model)
     return X, y, weights, None if loss_weight is None else _loss_weights(loss_weight, backend, model, X)
+
+
+def _require_enough(weights: Tensor, model: Model) -> None:
+    """Raise ValueError where fewer rows have a positive weight than a fit needs, of each rank if there are ranks."""
+    left, least = int((weights > 0).sum()), getattr(model, "min_rows", 1)
+    if left < min(least, len(weights)):
+        raise ValueError(
+            f"X has n_samples={left} with a positive sample_weight; expected at least {least}"
+            f"{'' if ranks() is None else ' on each rank'}."
+        )
 
 
 def _loss_weights(given: Any, backend: Weighing, model: Model, X: Rows) -> Tensor:

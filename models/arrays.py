@@ -47,16 +47,13 @@ def as_incomplete(
 ) -> tuple[Rows, Tensor | None]:
     """X [N, D] as by `as_features`, but NaN is a missing entry: it becomes 0, and observed [N, D] has 0 there.
 
-    observed is None where nothing is missing. A column without any entry is refused in rows to fit.
+    observed is None where nothing is missing.
     """
     rows = read_rows(X)
     missing = rows.isnan() if isinstance(rows, Tensor) and rows.is_floating_point() else None
     if missing is None or not missing.any():
         return _admit(rows, isinstance(X, Tensor | SparseRows), num_features, min_rows, like), None
     filled = _admit(rows.masked_fill(missing, 0.0), isinstance(X, Tensor), num_features, min_rows, like)
-    if like is None and (empty := missing.all(0)).any():
-        columns = torch.nonzero(empty).flatten().tolist()
-        raise ValueError(f"Columns {columns} of X have no entry that is not NaN. Drop them.")
     return filled, (~missing).to(filled)
 
 

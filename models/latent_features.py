@@ -68,6 +68,9 @@ class FeatureModel(Model):
         model = self.checked()
         rows, observed = model.read(X)
         model.likelihood.admit(rows, observed)
+        if observed is not None and (empty := all_sum(observed.double().sum(0)) == 0).any():
+            columns = torch.nonzero(empty).flatten().tolist()
+            raise ValueError(f"Columns {columns} of X have no entry that is not NaN. Drop them.")
         likelihood = model.likelihood.resolve(rows, weights, observed)
         model = model.replace(likelihood=likelihood, num_features=rows.shape[1])
         if observed is not None and model.feature_map is not None:

@@ -63,12 +63,17 @@ class Sums(NamedTuple):
         return self._replace(linear=self.linear[columns], gram=gram, counts=self.counts[columns])
 
 
-def sum_rows(features: Tensor, data: FeatureData, observed: PseudoObservation, scale: float = 1.0) -> Sums:
-    """The sums, times `scale`, for (expected) features [N, K] and pseudo-observations of the entries."""
+def sum_rows(
+    features: Tensor, data: FeatureData, observed: PseudoObservation, scale: float = 1.0, *, each: bool = False
+) -> Sums:
+    """The sums, times `scale`, for (expected) features [N, K] and pseudo-observations of the entries.
+
+    `each` says that rows have precisions of their own, which a single row does not show.
+    """
     once = data.weights is None and data.observed is None
     shift = observed.shift if once else data.counted * observed.shift
     own = features.T @ shift, count_members(features, data)
-    if len(observed.precision) == 1 and data.observed is None:
+    if not each and len(observed.precision) == 1 and data.observed is None:
         counted = features if once else data.row_weights * features
         gram = features.T @ counted
         gram.diagonal().copy_(counted.sum(0))  # z^2 = z

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ...models import host
 from ...models.distributions.sampling import uniforms
 from ...models.sparse import Rows
 from ...models.sums import all_count, all_rows, all_sum, all_sums, apart, ranks, span
@@ -39,24 +40,41 @@ def own_of(index: Tensor, number: int, at: Span = None) -> Tensor:
 
 
 def top(values: Tensor, count: int, at: Span = None) -> Tensor:
-    """The numbers [M] of the rows with the largest values, from the values [n] of this rank's rows."""
+    """The numbers [M] of the rows with the largest values, from the values [n] of this rank's rows.
+
+    Of equal values those of the first rows count as larger.
+    """
     return tops(values.unsqueeze(1), [count], at)[0]
 
 
 def tops(values: Tensor, counts: list[int], at: Span = None) -> list[Tensor]:
     """`top` for each column of values [n, S], with a count for each column."""
     columns = list(zip(values.T, counts, strict=True))
-    if ranks() is None:
-        return [column.topk(count).indices for column, count in columns]
+    if ranks() is None or not columns:
+        return [_largest(column, count) for column, count in columns]
     start, _ = span(len(values)) if at is None else at
     told = list[Tensor]()
     for column, count in columns:
-        best = column.topk(min(count, len(column)))
-        spare = 0, count - len(best.indices)  # every rank fills `count` entries, padded at the end
-        told += [apart(pad(best.values, spare, value=-torch.inf)), apart(pad(best.indices + start, spare))]
+        best = _largest(column, min(count, len(column)))
+        spare = 0, count - len(best)  # every rank fills `count` entries, padded at the end
+        told += [apart(pad(column[best], spare, value=-torch.inf)), apart(pad(best + start, spare))]
     found = [part.flatten() for part in all_sums(*told)]
     largest, numbers = found[::2], found[1::2]
-    return [own[each.topk(count).indices] for each, own, count in zip(largest, numbers, counts, strict=True)]
+    return [own[_largest(each, count)] for each, own, count in zip(largest, numbers, counts, strict=True)]
+
+
+def _largest(values: Tensor, count: int) -> Tensor:
+    """The indices [count] of the largest values [n] in falling order, equal ones in rising order of their indices."""
+    best = values.topk(count)
+    if not count:
+        return best.indices
+    least, index = best.values[-1], best.indices
+    if not host.on_cpu(values) or int((values >= least).sum()) > count:  # a GPU would have to wait for the number
+        above, equal = values > least, values == least
+        chosen = above | (equal & (equal.cumsum(0) <= count - above.sum()))
+        index = chosen.byte().topk(count).indices
+    index = index.sort().values
+    return index[values[index].sort(descending=True, stable=True).indices]
 
 
 def draw_rows(weights: Tensor, count: int, generator: torch.Generator) -> Tensor:

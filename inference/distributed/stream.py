@@ -236,6 +236,7 @@ def _warn_of_order(source: RowSource, first: Tensor, classes: Tensor | None, in_
     """
     if classes is None:
         return
+    first = first.to(classes) if first.dtype == torch.bool else first
     late = classes[~torch.isin(classes, first)]
     known = first[torch.isin(first, classes)]
     shares = torch.unique(known, return_counts=True)[1] / max(1, len(known))

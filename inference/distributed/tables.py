@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any, Self
 
@@ -156,7 +157,31 @@ def dataset_of(content: str | os.PathLike[str] | bytes) -> ds.Dataset:
         kind = ds.ParquetFileFormat() if content.startswith(_PARQUET) else ds.IpcFileFormat()
         fragment = kind.make_fragment(pa.BufferReader(content))
         return ds.FileSystemDataset([fragment], fragment.physical_schema, kind)
-    return ds.dataset(os.fspath(content), format=_format(Path(content)))
+    path, kind = os.fspath(content), _format(Path(content))
+    found = ds.dataset(path, format=kind)
+    if len(found.files) == 1:
+        return found
+    return ds.dataset(path, _widened(found.schema, [part.physical_schema for part in found.get_fragments()]), kind)
+
+
+def _widened(first: pa.Schema, every: list[pa.Schema]) -> pa.Schema:
+    """The columns of the first file, each with a type that can hold the numbers of this column in every file."""
+    fields = []
+    for field in first:
+        others = (schema.field(place) for schema in every for place in schema.get_all_field_indices(field.name))
+        fields.append(reduce(_wider, others, field))
+    return pa.schema(fields, first.metadata)
+
+
+def _wider(one: pa.Field, other: pa.Field) -> pa.Field:
+    """The field `one` with a type that can hold the numbers of both; as it is if one has other values than numbers."""
+    if one.type == other.type:
+        return one
+    kinds = [pa.uint8() if pa.types.is_boolean(field.type) else field.type for field in (one, other)]
+    with suppress(pa.ArrowException):
+        both = [pa.schema([(one.name, kind)]) for kind in kinds]
+        return pa.unify_schemas(both, promote_options="permissive").field(0)
+    return one
 
 
 def names_of(dataset: ds.Dataset) -> list[str]:
@@ -176,23 +201,28 @@ def batches(dataset: ds.Dataset, names: list[str]) -> Iterator[pa.RecordBatch]:
 def part_of(dataset: ds.Dataset, number: int, size: int) -> tuple[ds.Dataset, slice]:
     """Part `number` of `size` parts of Parquet files, consecutive whole row groups; also the slice of its rows.
 
+    The parts have about as many rows each. Groups without rows are left out.
+
     Raises
     ------
-    ValueError    if it is of another format, or has fewer row groups than parts.
+    ValueError    if it is of another format, or its row groups do not give each part two rows.
     """
     if not isinstance(dataset.format, ds.ParquetFileFormat):
         raise ValueError("Several ranks read the row groups of a Parquet file, and this is none. Write it as one.")
-    groups = [group for fragment in dataset.get_fragments() for group in fragment.split_by_row_group()]
-    if len(groups) < size:
+    every = [group for fragment in dataset.get_fragments() for group in fragment.split_by_row_group()]
+    rows = [sum(each.num_rows for each in group.row_groups) for group in every]  # `count_rows` would count all
+    groups, sizes = [group for group, own in zip(every, rows, strict=True) if own], [own for own in rows if own]
+    ends, places = np.cumsum([0, *sizes]), np.arange(size + 1)  # ends: rows before each group, and all rows
+    cuts = np.abs(ends - ends[-1] * places[:, None] / size).argmin(1)  # the first group of each part, and their number
+    cuts = np.minimum(np.maximum.accumulate(cuts - places) + places, len(groups) - size + places)  # a group for each
+    if len(groups) < size or (np.diff(ends[cuts]) < 2).any():
         raise ValueError(
             f"{len(groups)} row groups are not enough for {size} ranks. Write the file with smaller ones "
             "(row_group_size in pyarrow)."
         )
-    first, end = (place * len(groups) // size for place in (number, number + 1))
-    sizes = [sum(each.num_rows for each in group.row_groups) for group in groups]  # `count_rows` would count all
-    before, own = sum(sizes[:first]), sum(sizes[first:end])
-    part = ds.FileSystemDataset(groups[first:end], dataset.schema, dataset.format, dataset.filesystem)
-    return part, slice(before, before + own)
+    own = slice(cuts[number], cuts[number + 1])
+    part = ds.FileSystemDataset(groups[own], dataset.schema, dataset.format, dataset.filesystem)
+    return part, slice(int(ends[own.start]), int(ends[own.stop]))
 
 
 @contextmanager
@@ -206,6 +236,8 @@ def readable(name: str) -> Iterator[None]:
         said = str(error).rstrip(".")
         if "duplicate field names" in said or "Multiple matches for FieldRef" in said:
             raise ValueError(f"{name} has two columns of one name. Rename one of them.") from None
+        if "truncated" in said or "not in range" in said:
+            raise ValueError(f"{name} has numbers that the type of their column cannot hold: {said}.") from None
         raise ValueError(f"{name} is broken or cut short: {said}. Write it again.") from None
 
 

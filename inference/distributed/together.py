@@ -75,7 +75,7 @@ def _agree(those: Ranks, own: dict[str, str]) -> None:
     first, *others = those.objects(own)
     for rank, described in enumerate(others, 1):
         for name, value in described.items():
-            if value != first[name]:
+            if value != first.get(name, value):
                 raise ValueError(
                     f"Ranks differ in the {name}: rank 0 has {first[name]}, rank {rank} has {value}. Give all ranks "
                     "the same, each with its own rows."
@@ -87,8 +87,12 @@ def _described(
 ) -> dict[str, str]:
     """The properties that ranks must have in common, by name; raises on rows or files that a fit cannot use."""
     backend.require_files(X, **files)
+    names: list[str] = []
     if (source := streamed(X)) is not None:
-        X, y = next(iter(source.blocks(_FEW)), (X, y))
+        names = source.column_names or names
+        X, y = next(iter(source.blocks(_FEW)), (None, y))
+        if X is None:
+            raise ValueError(f"X gives no rows ({source.name}).")
     rows, values = cast(Any, model).admit(X, y, lengths)
     return {
         "version of regbayes": release,
@@ -96,6 +100,7 @@ def _described(
         "backend": repr(backend),
         "model": _ADDRESS.sub("", repr(model)),  # of a function for a feature map
         "number of columns": str(rows.shape[1]),
+        **{f"name of column {place}": repr(name) for place, name in enumerate(names)},
         "dtype": str(rows.dtype),
         "kind of rows": "dense" if isinstance(rows, Tensor) else "sparse",
         "targets": "none" if y is None else str([1, *(values.shape[1:] if values is not None else [])]),

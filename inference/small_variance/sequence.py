@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Self
 
 import torch
@@ -71,10 +71,21 @@ class SequenceLandscape(Landscape):
         return self.sequences.steps[index]
 
     def completed(self, assignments: Tensor) -> Tensor:
-        """States [N] from those of the observed steps [M]; a missing step repeats the last observed state."""
-        place = torch.zeros(self.sequences.num_data, dtype=torch.long, device=assignments.device)
-        place[self.sequences.steps] = 1
-        return assignments[(place.cumsum(0) - 1).clamp(min=0)]
+        """States [N] from those of the observed steps [M]: a missing step repeats the last observed state of its
+        sequence, or else takes the first one; a sequence without observed steps takes state 0."""
+        source, known = self._sources
+        return assignments[source].where(known, 0)
+
+    @cached_property
+    def _sources(self) -> tuple[Tensor, Tensor]:
+        """The observed step whose state each step takes [N], and whether its sequence has one [N]."""
+        steps = self.sequences.steps
+        lengths = torch.as_tensor(self.sequences.lengths, device=steps.device)
+        seen = torch.zeros(self.sequences.num_data, dtype=torch.long, device=steps.device).index_fill(0, steps, 1)
+        which = torch.repeat_interleave(torch.arange(len(lengths), device=steps.device), lengths)
+        first = torch.searchsorted(which[steps], which)  # the first observed step of the same sequence
+        source = torch.maximum(seen.cumsum(0) - 1, first).clamp(max=len(steps) - 1)
+        return source, which[steps[source]] == which
 
     def cheapest(self, costs: Tensor, state: RepellingDescent, unused: float) -> Tensor:
         """States [N] of the cheapest paths, from the costs [M, K] of the observed steps."""

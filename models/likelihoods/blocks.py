@@ -120,6 +120,7 @@ class _Columns(dist.TorchDistribution):
 def _joined(blocks: Any) -> PseudoObservation:
     """One pseudo-observation of all columns; precisions [1, D] if those of all blocks have one row."""
     found = list(blocks)
-    rows = max(len(one.precision) for one in found)
+    same = all(len(one.precision) == 1 for one in found)
+    rows = 1 if same else len(found[0].shift)
     precision = torch.cat([one.precision.expand(rows, -1) for one in found], 1)
     return PseudoObservation(precision, torch.cat([one.shift for one in found], 1))

@@ -111,6 +111,10 @@ def test_a_search_waits_for_one_process(two_ranks, path, tmp_path) -> None:
 REFUSED = {
     "a null": ("rank 1", "Rank 1 of 2 cannot begin: rows.parquet, row 81, column 'a' is empty."),
     "text": (["--data", "rows.csv"], "several ranks read the row groups of a Parquet file, and 'rows.csv' is none"),
+    "a small group": (
+        "a group of one row",
+        "2 row groups are not enough for 2 ranks. Write the file with smaller ones",
+    ),
     "few groups": ("one group", "1 row groups are not enough for 2 ranks. Write the file with smaller ones"),
     "a missing column": (["--target", "sort"], "has no column 'sort'"),
     "no file": (["--data", "none.parquet"], "there is no file 'none.parquet'"),
@@ -128,6 +132,8 @@ def test_all_ranks_refuse_in_one_sentence(two_ranks, path, tmp_path, name) -> No
         write_table(table.set_column(1, "a", holes), path, row_group_size=25)
     if change == "one group":
         write_table(table, path)
+    if change == "a group of one row":
+        write_table(table, path, row_group_size=len(table) - 1)
     write(tmp_path / "rows.csv", [["a", "kind", "price"], [1.0, "x", 1.0], [2.0, "y", 2.0]])
     more = [str(tmp_path / each) if "." in each else each for each in change] if isinstance(change, list) else []
     fit = ["fit", "--data", path, "--target", "kind", "--drop", "price", "--output", str(tmp_path / "p.pt"), *more]

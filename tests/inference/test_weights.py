@@ -503,7 +503,7 @@ def test_backends_that_draw_components_of_rows_refuse_fractions(backend) -> None
         ([float("nan")] * 16, "sample_weight is nan in row 0"),
         ([float("inf")] * 16, "sample_weight is inf in row 0"),
         ([0.0] * 16, "sample_weight is zero in all rows"),
-        ([1.0] + [0.0] * 15, "X has n_samples=1; expected at least 2"),
+        ([1.0] + [0.0] * 15, "X has n_samples=1 with a positive sample_weight; expected at least 2"),
     ],
     ids=str,
 )

@@ -138,7 +138,7 @@ def gather(state: VariationalFeatures, data: FeatureData, model: FeatureModel, s
     if is_gaussian(model.likelihood, h, data.X):
         return sum_rows(state.features, data, observe_gaussian(data.X, model.likelihood, h), scale)
     mean, square = state.loading_moments.predictor(state.features)
-    return sum_rows(state.features, data, model.likelihood.expect(data.X, square, h, mean), scale)
+    return sum_rows(state.features, data, model.likelihood.expect(data.X, square, h, mean), scale, each=True)
 
 
 def update_loadings(state: VariationalFeatures, sums: Sums, model: FeatureModel) -> VariationalFeatures:

@@ -30,12 +30,14 @@ from regbayes.models import (
     DPM,
     IHMM,
     LDA,
+    Blocks,
     CrammerSinger,
     EpsilonInsensitive,
     FullGaussian,
     InfiniteLatentSVM,
     InfiniteSVM,
     LatentFeatureModel,
+    LinearBernoulli,
     LinearGaussian,
     Logistic,
     MedLDA,
@@ -75,6 +77,9 @@ HOLES = X.masked_fill(
     (torch.arange(len(X)).unsqueeze(1) % 7 == 3) & (torch.arange(len(X)) > FIRST).unsqueeze(1) & (torch.arange(3) == 1),
     torch.nan,
 )
+BITS = (X.mean(0) < X).double()  # rows of few kinds
+MIXED = torch.cat([HOLES[:, :2], BITS[:, :2]], 1)
+GAPS = X.masked_fill((torch.arange(len(X)) % FIRST == 0).unsqueeze(1), torch.nan)  # the first steps of both ranks
 TASKS_OF_NUMBERS = MultiTaskInfiniteLatentSVM(loss=EpsilonInsensitive(), feature_map=Standardized(), truncation=3)
 CASES = {
     "DPM": (DPM(truncation=6), X, None),
@@ -98,7 +103,14 @@ CASES = {
     "features": (InfiniteLatentSVM(truncation=5), X, Y),
     "features, logistic": (InfiniteLatentSVM(loss=Logistic(), truncation=5), X, Y),
     "features, some entries missing": (LatentFeatureModel(truncation=8), HOLES, None),
+    "features of bits": (LatentFeatureModel(LinearBernoulli(), truncation=4), BITS, None),
+    "features of blocks, some entries missing": (
+        LatentFeatureModel(Blocks([(LinearGaussian(), 2), (LinearBernoulli(), 2)]), truncation=10),
+        MIXED,
+        None,
+    ),
     "IHMM": (IHMM(truncation=5), X, None, LENGTHS),
+    "IHMM, some steps missing": (IHMM(truncation=5), GAPS, None, LENGTHS),
     "DIH": (DIH(truncation=4), X, None, LENGTHS),
     "tasks": (MultiTaskInfiniteLatentSVM(truncation=4), X, SETS[:, :2]),
     "tasks, logistic": (MultiTaskInfiniteLatentSVM(LinearGaussian(), Logistic(), truncation=3), X, SETS),
@@ -177,7 +189,9 @@ def has(way: str, case: str) -> bool:
         "BNMC, and",
         "features, logistic",
         "features, some entries missing",
+        "features of bits",
         "IHMM",
+        "IHMM, some steps missing",
         "DIH",
         "tasks, logistic",
     )
@@ -236,6 +250,61 @@ def test_a_function_is_a_feature_map_on_all_ranks(two_ranks) -> None:
     assert torch.equal(first, second)
     assert "components with rows of rank 0" in said
     assert "components with rows of rank 1" in other
+
+
+def test_no_feature_is_a_fit_on_ranks_too(two_ranks) -> None:
+    call = SmallVariance(penalty=1e6, num_restarts=1), "features of bits"
+    parts, whole = two_ranks(fit, *call), alone(*call)
+    assert whole[0]["features"].shape[2] == 0
+    require_equal(parts, whole)
+
+
+def fit_rows(group, rank, backend, model, rows, **options):
+    """The trace of a fit to the rows of a rank, or why it is refused."""
+    try:
+        return backend.fit(model, rows[rank], **{name: each[rank] for name, each in options.items()}, group=group).trace
+    except ValueError as error:
+        return str(error)
+
+
+def test_a_column_may_be_missing_in_the_rows_of_one_rank(two_ranks) -> None:
+    holes = X.clone()
+    holes[FIRST:, 1] = torch.nan
+    backend, model = SVI(num_steps=5), LatentFeatureModel(truncation=12)
+    whole = backend.fit(model, holes).trace.values
+    for found in two_ranks(fit_rows, backend, model, holes.split([FIRST, len(X) - FIRST])):
+        torch.testing.assert_close(found.values, whole, rtol=1e-8, atol=0.0)
+    holes[:, 1] = torch.nan
+    for said in two_ranks(fit_rows, backend, model, holes.split([FIRST, len(X) - FIRST])):
+        assert said == "Columns [1] of X have no entry that is not NaN. Drop them."
+
+
+def test_a_rank_with_too_few_rows_of_positive_weight_ends_all(two_ranks) -> None:
+    rows, times = X.split([FIRST, len(X) - FIRST]), (torch.ones(FIRST), torch.eye(1, len(X) - FIRST).squeeze(0))
+    for said in two_ranks(fit_rows, SVI(num_steps=3), DPM(), rows, sample_weight=times):
+        assert said == (
+            "Rank 1 of 2 cannot begin: X has n_samples=1 with a positive sample_weight; expected at least 2 on each "
+            "rank."
+        )
+
+
+@pytest.mark.parametrize("backend", [SVI(num_steps=3), SMALL], ids=repr)
+def test_files_of_ranks_have_the_same_columns_in_one_order(two_ranks, tmp_path, backend) -> None:
+    names = ["a", "b", "c"]
+    for rank, order in enumerate((names, names[::-1])):
+        pq.write_table(
+            pa.table({name: split(X, rank, FIRST)[:, names.index(name)].numpy() for name in order}),
+            tmp_path / str(rank),
+        )
+    sources = [rows_of(tmp_path / str(rank)) for rank in range(2)]
+    for said in two_ranks(fit_rows, backend, DPM(), sources):
+        assert said == (
+            "Ranks differ in the name of column 0: rank 0 has 'a', rank 1 has 'c'. Give all ranks the same, each with "
+            "its own rows."
+        )
+    sources = [rows_of(tmp_path / str(rank), columns=names) for rank in range(2)]
+    first, second = two_ranks(fit_rows, backend, DPM(), sources)
+    assert torch.equal(first.values, second.values)
 
 
 TIMES = torch.tensor([0.5, 1.0, 2.0, 0.0, 3.0, 1.5, 0.25])[torch.arange(len(X)) % 7]
@@ -391,6 +460,21 @@ def test_all_ranks_refuse_in_one_sentence(two_ranks, kind, match) -> None:
     first, second = two_ranks(spoiled, kind)
     assert first == second
     assert re.search(match, first)
+
+
+def ruled(group, rank):
+    """What a rank says of a fit that the second one cannot make on several ranks."""
+    with pytest.raises((NotImplementedError, ValueError)) as caught:
+        SVI(rule=("gibbs", "averaging")[rank]).fit(
+            InfiniteSVM(), *(split(part, rank, FIRST) for part in (X, LABELS)), group=group
+        )
+    return str(caught.value)
+
+
+def test_a_fit_that_one_rank_refuses_ends_all(two_ranks) -> None:
+    first, second = two_ranks(ruled)
+    assert second.startswith("SVI of InfiniteSVM does not run on several ranks yet")
+    assert first == f"Rank 1 of 2 cannot begin: {second}"
 
 
 def test_a_group_that_is_none_is_refused() -> None:
@@ -571,12 +655,11 @@ def test_ranks_of_gibbs_have_the_same_components(two_ranks, scan, case) -> None:
         torch.testing.assert_close(first[name], second[name], rtol=0, atol=0, equal_nan=True)
     model, X, *others = CASES[case]
     family, chi = model.prepare(X, *others)[0].likelihood, first["hyperparameters"]
-    labels = torch.cat([first["assignments"], second["assignments"]], 1)
+    labels, seen = torch.cat([first["assignments"], second["assignments"]], 1), ~X.isnan().any(1)
     for draw, own in enumerate(labels):  # the components are those of the rows of both ranks
         K = model.truncation if scan == "blocked" else int(own.max()) + 1
-        torch.testing.assert_close(
-            chi[draw, :K], family.prior() + family.summed_statistics(X, own, K), rtol=1e-9, atol=1e-9
-        )
+        sums = family.summed_statistics(X[seen], own[seen], K)
+        torch.testing.assert_close(chi[draw, :K], family.prior() + sums, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.one_in(3)

@@ -164,6 +164,30 @@ def test_columns_have_the_types_of_the_file(tmp_path) -> None:
     assert np.isnan(y).tolist() == [False, True, False]
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (np.array([True, False]), np.array([0.2, -7.5])),
+        (np.float32([1.5, 2.5]), np.array([0.1, 1e300])),
+        (np.array([1, 2]), np.array([0.5, 3.5])),
+        (np.int8([1, 2]), np.array([1, 10**9])),
+    ],
+    ids=["bool", "float32", "int64", "int8"],
+)
+def test_files_of_a_folder_may_have_other_types_of_numbers(first, second, tmp_path) -> None:
+    for name, values in (("a", first), ("b", second)):
+        pq.write_table(pa.table({"x": values, "y": [0.0, 1.0]}), tmp_path / f"{name}.parquet")
+    found = np.concatenate([rows for rows, _ in rows_of(tmp_path).blocks(3)])
+    np.testing.assert_array_equal(found[:, 0], np.concatenate([first.astype(float), second]))
+
+
+@pytest.mark.parametrize("backend", [SVI(num_steps=3), SmallVariance(num_restarts=1)], ids=repr)
+def test_labels_may_be_true_and_false(backend, tmp_path) -> None:
+    pq.write_table(table(label=Y > 0), tmp_path / "rows.parquet")
+    found = backend.fit(InfiniteSVM(), rows_of(tmp_path / "rows.parquet", y="label"))
+    assert torch.equal(found.trace.values, backend.fit(InfiniteSVM(), rows_of(X, Y)).trace.values)
+
+
 def test_bad_files_are_refused_by_name(tmp_path) -> None:
     path = tmp_path / "rows.parquet"
     with pytest.raises(FileNotFoundError, match="there is no such file"):
