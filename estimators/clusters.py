@@ -14,7 +14,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from ..inference import SVI, Backend, PartitionPosterior, SequencePosterior
+from ..inference import SVI, Backend, FitInterrupted, PartitionPosterior, SequencePosterior
 from ..inference.hilbert_embedding.mean_families import gaussian_moments
 from ..inference.posterior.components import expected_parameters
 from ..models import DPM, IHMM, Data, DiagonalGaussian, FullGaussian, Mixture, StateSpace
@@ -39,7 +39,7 @@ class _Clusters(ClusterMixin, PosteriorEstimator):
 
 
 class Choice(NamedTuple):
-    """A mixture, and what its fit to at most 600 rows found."""
+    """A mixture, and what its fit to some rows or all found."""
 
     model: DPM
     bound: float = -np.inf
@@ -49,41 +49,53 @@ class Choice(NamedTuple):
     said: Sequence[warnings.WarningMessage] = ()  # what this fit warned of
 
 
-def chosen_mixture(inference: Backend, rows: NDArray[Any], weights: NDArray[np.float64] | None) -> Choice:
+def chosen_mixture(
+    inference: Backend, rows: NDArray[Any], weights: NDArray[np.float64] | None, truncation: int | None = None
+) -> Choice:
     """The mixture that reaches the highest bound on rows [N, D], each counted `weights` [N] times.
 
     Its covariances are diagonal, full, or full with a prior of `degrees_of_freedom` D + 2, which lets correlations be
     as strong as they are. If the best of these has a single cluster, full ones whose prior expects the correlations of
     all rows compete with it: they tell clusters apart that are long in the same direction. If it has clusters in more
-    than two thirds of its components, mixtures of twice as many compete. Fits of at most 600 rows run until they
-    converge. These rows are chosen by their content, so that the order of rows does not matter. With one column, or
-    with more than 32, whose sweeps take long, covariances are diagonal. If the backend has neither a bound nor draws,
-    or fewer than two rows have a positive weight, the result is `DPM()` without a fit.
+    than two thirds of its components, mixtures of twice as many compete, up to 160. Fits of at most 30 rows for each
+    component, so 600 at first, run until they converge. These rows are chosen by their content, so that the order of
+    rows does not matter. If the backend has neither a bound nor draws, or fewer than two rows have a positive weight,
+    the result is `DPM()` without a fit. `truncation` is the least number of components; None: that of `DPM()`.
     """
     counted = slice(None) if weights is None else weights > 0
     rows, weights = rows[counted], None if weights is None else weights[counted]
     if inference.kind == "objective" or len(rows) < 2:
         return Choice(DPM())
     ordered = sort_rows(rows, None, weights, merge=True)
-    best = _best_of_families(ordered, DPM().truncation)
+    best = _best_of_families(ordered, truncation or DPM().truncation)
     if best.clusters == 1 and 1 < rows.shape[1] <= _MOST_COLUMNS:
         return max(best, _pilot(DPM(FullGaussian(scale="covariance")), ordered), key=_bound)
-    while best.clusters > 2 / 3 * best.model.truncation:
+    while _is_full(best.clusters, best.model):
         more = _best_of_families(ordered, 2 * best.model.truncation)
-        if more.bound <= best.bound:
+        again = best if len(best.place) else _pilot(best.model, ordered, more.model.truncation)
+        if more.bound <= again.bound:
             break
         best = more
     return best
 
 
+def _is_full(clusters: int, model: DPM) -> bool:
+    """Whether more components may find more clusters: a fit starts with a seed for each, and some get several."""
+    return 2 / 3 * model.truncation < clusters and model.truncation < _MOST
+
+
 def _best_of_families(rows: SortedRows, truncation: int) -> Choice:
-    """The mixture with `truncation` components whose covariances reach the highest bound."""
+    """The mixture with `truncation` components whose covariances reach the highest bound.
+
+    Full covariances compete where their sweeps do not take long: in 2 to 32 columns with up to 40 components, in at
+    most five columns with 80, and in two with 160.
+    """
     families: list[Any] = [DiagonalGaussian()]
     columns = rows.X.shape[1]
-    if 1 < columns <= _MOST_COLUMNS:
+    if 1 < columns <= _MOST_COLUMNS and (truncation <= 40 or truncation * columns <= _MOST_FULL):
         families.append(FullGaussian())
-    if 4 < columns <= _MOST_COLUMNS:  # with fewer the default is the same
-        families.append(FullGaussian(degrees_of_freedom=columns + 2))
+        if columns > 4:  # with fewer the default is the same
+            families.append(FullGaussian(degrees_of_freedom=columns + 2))
     return max((_pilot(DPM(family, truncation=truncation), rows) for family in families), key=_bound)
 
 
@@ -91,21 +103,24 @@ def _bound(found: Choice) -> float:
     return found.bound
 
 
-def _pilot(model: DPM, rows: SortedRows) -> Choice:
-    """The result of a fit that runs until it converges, to the first rows alone if there are many."""
-    some = slice(_NUM_PILOT)
+def _pilot(model: DPM, rows: SortedRows, components: int | None = None) -> Choice:
+    """The result of a fit that runs until it converges, to the first rows alone if there are many: 30 for each of
+    `components`; None: for each of the model."""
+    number = _NUM_PILOT * (components or model.truncation)
+    some = slice(number)
     counts = None if rows.weights is None else rows.weights[some]
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         pilot = SVI(progress=False)
         found = pilot.fit(model, rows.X[some], sample_weight=counts, on_interrupt="raise")
     bound, clusters = found.trace.best, len(found.partition().unique())
-    if len(rows.X) > _NUM_PILOT:
+    if len(rows.X) > number:
         return Choice(model, bound, clusters)
     return Choice(model, bound, clusters, found, rows.place, said)
 
 
-_NUM_PILOT, _MOST_COLUMNS = 600, 32  # a step with full covariances is cubic in the columns
+_NUM_PILOT, _MOST = 30, 160  # rows for each component, and components
+_MOST_COLUMNS, _MOST_FULL = 32, 400  # a step with full covariances is cubic in the columns
 
 
 def _has_density(estimator: Clusterer) -> bool:
@@ -125,8 +140,9 @@ class Clusterer(_Clusters):
     model : a model without classes. None: the `DPM` with the highest bound of the log evidence in fits to at most 600
         rows. These fits have diagonal covariances or, with 2 to 32 columns, also `FullGaussian()` and
         `FullGaussian(degrees_of_freedom=D + 2)`. If the best of them has one cluster,
-        `FullGaussian(scale="covariance")` is tried too; if it has clusters in more than two thirds of its components,
-        so is twice the `truncation`. `SmallVariance` has no bound, and takes `DPM()`
+        `FullGaussian(scale="covariance")` is tried too. If it has clusters in more than two thirds of its components,
+        so is twice the `truncation`, on twice as many rows, up to 160 components; the same once more if the fit by
+        `SVI` to all rows has. `SmallVariance` has no bound, and takes `DPM()`
     inference : a backend of `regbayes.inference`, which has the seed; None: `SVI()`, which needs no penalty or number
         of clusters
 
@@ -174,17 +190,37 @@ class Clusterer(_Clusters):
         parts = model if choice is None else choice.model, inference
         if source is not None:
             self.fit_source(parts, source)
-        elif choice is not None and self.inference is None and len(choice.place) == len(rows):
-            self._take(choice)
-        else:
+        elif choice is None or inference.kind != "bound":
             self.fit_posterior(parts, rows, None, weights)
+        else:
+            self._fit_chosen(choice, inference, rows, weights)
         return self._numbered()
 
-    def _take(self, choice: Choice) -> None:
-        """Have the posterior of a choice that saw all rows, in the order of the rows of the user."""
-        self.posterior_ = choice.posterior.over_rows(torch.as_tensor(choice.place))
-        for told in choice.said:
-            warn(str(told.message), told.category)
+    def _fit_chosen(self, choice: Choice, inference: Backend, rows: Any, weights: NDArray[np.float64] | None) -> None:
+        """Fit a choice to all rows, and if the fit is full, one of more components, which may have a higher bound."""
+        told = self._fit_one(choice, inference, rows, weights)
+        stopped = any(issubclass(each.category, FitInterrupted) for each in told)
+        if _is_full(self.n_components_, choice.model) and not len(choice.place) and not stopped:
+            first, more = self.posterior_, chosen_mixture(inference, rows, weights, 2 * choice.model.truncation)
+            said = self._fit_one(more, inference, rows, weights)
+            if self.posterior_.trace.best > first.trace.best:
+                told = said
+            else:
+                self.posterior_ = first
+        for each in told:
+            warn(str(each.message), each.category)
+
+    def _fit_one(
+        self, choice: Choice, inference: Backend, rows: Any, weights: NDArray[np.float64] | None
+    ) -> Sequence[warnings.WarningMessage]:
+        """Fit a choice to all rows, or take its own fit to them; the result is what the fit warned of."""
+        if self.inference is None and len(choice.place) == len(rows):
+            self.posterior_ = choice.posterior.over_rows(torch.as_tensor(choice.place))
+            return choice.said
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            self.fit_posterior((choice.model, inference), rows, None, weights)
+        return said
 
     @available_if(goes_on)
     def partial_fit(self, X: ArrayLike, y: Any = None) -> Self:

@@ -450,7 +450,7 @@ def test_the_order_of_rows_does_not_decide_their_covariances() -> None:
 
 
 def test_the_covariances_of_many_rows_are_those_of_some_whatever_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clusters, "_NUM_PILOT", 60)
+    monkeypatch.setattr(clusters, "_NUM_PILOT", 3)
     rows = np.random.default_rng(0).normal(size=(300, 2)) @ np.array([[1.0, 0.9], [0.0, 0.3]])
     fits = list[tuple[int, float]]()
     for order in (np.arange(300), np.random.default_rng(0).permutation(300)):
@@ -461,6 +461,16 @@ def test_the_covariances_of_many_rows_are_those_of_some_whatever_their_order(mon
         fits.append((len(fit.labels_), fit.posterior_.trace.best))
     assert fits[0] == fits[1]
     assert fits[0][0] == 300
+
+
+def test_many_clusters_of_many_rows_are_found() -> None:
+    """The first 600 rows show one of 40 clusters, but the fit to all rows occupies all of 20 components."""
+    stream = np.random.default_rng(0)
+    y = stream.integers(40, size=3000)
+    rows = 0.8 * stream.normal(size=(40, 40))[y] + stream.normal(size=(3000, 40))
+    found = Clusterer().fit(rows)
+    assert found.posterior_.model.truncation > 20
+    assert adjusted_rand_score(y, found.labels_) > 0.6
 
 
 def test_correlations_may_be_as_strong_as_those_of_breast_cancer() -> None:
