@@ -1,7 +1,7 @@
 """scikit-learn estimators over a model and a backend, which are hyperparameters like any other.
 
-After Ctrl-C `fit` keeps what it had reached, and warns. Within a search it raises KeyboardInterrupt, which ends the
-search.
+After Ctrl-C `fit` keeps what it had reached, and warns. Before there is a first state, and within a search, it raises
+KeyboardInterrupt, which ends the search.
 """
 
 from .base import NothingLearntWarning

@@ -176,9 +176,11 @@ class PosteriorEstimator(TransformerMixin, PartsEstimator, auto_wrap_output_keys
 
     def _require_learnt(self, inference: Backend) -> None:
         if self.n_components_ == 0:
+            mend = "to more rows, or with a larger concentration of the prior"
+            if inference.kind == "objective":
+                mend = "by SVI() or Gibbs(), or with a smaller penalty"
             warn(
-                f"No latent feature is in use after a fit by {type(inference).__name__}. Fit by SVI() or Gibbs(), with "
-                "a smaller penalty, or with a loss of larger strength.",
+                f"No latent feature is in use after a fit by {type(inference).__name__}. Fit {mend}.",
                 NothingLearntWarning,
             )
 

@@ -60,8 +60,8 @@ class _TaskEstimator(PosteriorEstimator):
             posterior = posterior.over_rows(torch.from_numpy(rows.place))
         elif not posterior.num_latent_features:
             warn(
-                "No feature of the projection is in use, so that tasks share nothing. Fit with a larger concentration, "
-                "or with SVI().",
+                "No feature of the projection is in use, so that tasks share nothing. Fit by SVI(), to more rows, or "
+                "with a larger concentration.",
                 NothingLearntWarning,
             )
         return posterior

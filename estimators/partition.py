@@ -51,7 +51,8 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
     inference : a backend of `regbayes.inference`, which has the seed. None: for topics and latent features
         `SVI(tolerance=0.03)` (with `rule="averaging"` if the loss has no expectation, such as `CrammerSinger`), else
         `SmallVariance(scale=10.0, num_restarts=1)`. Its `num_components` is then N / (15 (D + 1)) for N rows of D
-        columns, at most one for every two different rows, and from 1 to 16. It makes one descent, as searches fit often
+        columns, at most 2 m / (D + 1), where m is the mean number of rows of all classes but the largest, at most one
+        for every two different rows, and from 1 to 16. It makes one descent, as searches fit often
     class_weight : weights by class, 1 for classes that are not named, or "balanced": in inverse proportion to the
         numbers of rows. With `SVI(rule="gibbs")` of a mixture they multiply the losses, as in scikit-learn. Else they
         multiply `sample_weight`, so that a row also counts more for its component. For Gibbs, NUTS and Autoguide they
@@ -192,8 +193,9 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         weights = self.row_weights(sample_weight, rows)
         positive = np.ones(len(labels), dtype=bool) if weights is None else weights > 0
         counted = rows if positive.all() else rows[positive]
-        parts = self._parts_for(counted, len(labels) if weights is None else weights.sum())
-        self.classes_ = np.unique(labels[positive]) if classes is None else read_classes(classes)
+        found, places = np.unique(labels[positive], return_inverse=True)
+        parts = self._parts_for(counted, np.bincount(places, None if weights is None else weights[positive]))
+        self.classes_ = found if classes is None else read_classes(classes)
         words = [label for label in self.classes_.tolist() if isinstance(label, str) and not label[:1].isdigit()]
         if words and parts[0].coding.ordered:
             raise ValueError(
@@ -219,12 +221,14 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
             raise ValueError(f"y has the label {extra!r}, which is not among the classes {classes}.")
         return np.searchsorted(self.classes_, labels)
 
-    def _parts_for(self, rows: Any, num_rows: float) -> tuple[Any, Backend]:
-        """The model and the backend for rows [N, D] that count as `num_rows`, which limit the components and the weight
-        scale of the defaults."""
-        (model, inference), num_columns = self.parts(), rows.shape[1]
+    def _parts_for(self, rows: Any, sizes: NDArray[Any]) -> tuple[Any, Backend]:
+        """The model and the backend for rows [N, D] of classes with these sums of weights [L], which limit the
+        components and the weight scale of the defaults."""
+        (model, inference), num_columns, num_rows = self.parts(), rows.shape[1], float(sizes.sum())
         if self.inference is None and isinstance(inference, SmallVariance):
             most = min(int(num_rows) // (_ROWS * (num_columns + 1)), _MOST_COMPONENTS)
+            size = (num_rows - float(sizes.max())) / max(len(sizes) - 1, 1)  # mean of all classes but the largest
+            most = min(most, int(2 * size // (num_columns + 1)))  # without rows of a class a component cannot learn it
             if most > 1:  # those of equal rows would differ in their labels alone
                 most = min(most, sort_rows(rows, None, None, merge=True).num_different // 2)
             inference = inference.replace(num_components=max(most, 1))

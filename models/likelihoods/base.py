@@ -205,8 +205,10 @@ def told_or_one(variances: Tensor) -> Tensor:
     """
     if (constant := variances == 0).any():
         columns = torch.nonzero(constant).flatten().tolist()
+        more = f" and {len(columns) - _MOST_NAMED} more" if len(columns) > _MOST_NAMED else ""
         warn(
-            f"Columns {columns} of X are constant: they cannot tell rows apart, and may merge clusters. Drop them.",
+            f"Columns {columns[:_MOST_NAMED]}{more} of X are constant: they cannot tell rows apart, and may merge "
+            "clusters. Drop them.",
             ConstantColumnWarning,
         )
     return or_one(variances)
@@ -215,3 +217,6 @@ def told_or_one(variances: Tensor) -> Tensor:
 def or_one(variances: Tensor) -> Tensor:
     """Variances [...] with 1 in place of 0, as the scale of a constant column does not matter."""
     return torch.where(variances > 0, variances, 1.0)
+
+
+_MOST_NAMED = 5  # columns in a message

@@ -13,7 +13,7 @@ from scipy.special import log_softmax, softmax
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_wine, make_blobs, make_circles, make_friedman1
 from sklearn.linear_model import Ridge
-from sklearn.metrics import log_loss
+from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.model_selection import KFold, ShuffleSplit
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
@@ -689,6 +689,29 @@ def test_default_classifier_aims_at_as_many_components_as_rows_can_have(num_rows
     assert twice.posterior_.backend.num_components == expected
     backend = Classifier(inference=QUICK).fit(X, y).posterior_.backend
     assert (backend.num_components, backend.scale) == (max(8, expected), 3.0)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [((984, 16), 10), ((996, 4), 2), ((998, 2), 1), ((10,) * 100, 6), ((600, 200, 198, 2), 16)],
+    ids=["few positives", "four positives", "two positives", "many classes", "one tiny class of four"],
+)
+def test_default_classifier_has_few_components_if_classes_have_few_rows(sizes, expected):
+    X, y = np.random.default_rng(0).normal(size=(1000, 2)), np.arange(len(sizes)).repeat(sizes)
+    assert Classifier().fit(X, y).posterior_.backend.num_components == expected
+    twice = Classifier().fit(X[::2], y[::2], sample_weight=np.full(500, 2.0))
+    assert twice.posterior_.backend.num_components == expected
+    rows, labels = np.concatenate([X, X[:500]]), np.concatenate([y, np.full(500, y[-1])])
+    left_out = Classifier().fit(rows, labels, sample_weight=np.arange(1500) < 1000)
+    assert left_out.posterior_.backend.num_components == expected
+
+
+def test_default_classifier_ranks_new_rows_of_a_rare_class_first():
+    rng = np.random.default_rng(1)
+    X, new = rng.normal(size=(2, 2000, 10))
+    y, new_y = np.arange(2000) < 5, np.arange(2000) < 200
+    X[y], new[new_y] = X[y] + 5 / 10**0.5, new[new_y] + 5 / 10**0.5
+    assert roc_auc_score(new_y, Classifier().fit(X, y).predict_proba(new)[:, 1]) > 0.99
 
 
 def test_many_columns_have_no_weights_for_noise():

@@ -233,6 +233,8 @@ def test_constant_columns_warn_and_keep_scale_one() -> None:
     for likelihood in (DiagonalGaussian(), FullGaussian()):
         with pytest.warns(ConstantColumnWarning, match=r"Columns \[2\] .* merge clusters"):
             likelihood.resolve(constant)
+    with pytest.warns(ConstantColumnWarning, match=r"Columns \[0, 1, 2, 3, 4\] and 2 more of X are constant"):
+        DiagonalGaussian().resolve(torch.ones(4, 7, dtype=X.dtype))
 
 
 @pytest.mark.parametrize(
