@@ -53,7 +53,7 @@ class RowRidge:
         kernel = weight_scale**2 * (features @ features.T)
         limits = torch.finfo(kernel.dtype)
         root = torch.maximum(precision, limits.eps / kernel.diagonal().clamp(min=limits.tiny)).sqrt()
-        inner = root.unsqueeze(2) * kernel * root.unsqueeze(1)
+        inner = (root.unsqueeze(2) * kernel).mul_(root.unsqueeze(1))
         inner.diagonal(dim1=-2, dim2=-1).add_(1.0)
         return cls(features, weight_scale, root, shift / root, factor(inner))
 
