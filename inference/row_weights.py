@@ -113,14 +113,16 @@ def _given(
     weights = weights if sample_weight is None else as_weights(sample_weight, X)
     if not (backend.weighs and _takes_weights(model)):
         _require_whole(weights, backend, model)
-    _require_enough(weights, model)
+        _require_enough(int(weights.sum()), len(X), model)
+    else:
+        _require_enough(int((weights > 0).sum()), len(X), model)
     return X, y, weights, None if loss_weight is None else _loss_weights(loss_weight, backend, model, X)
 
 
-def _require_enough(weights: Tensor, model: Model) -> None:
-    """Raise ValueError where fewer rows have a positive weight than a fit needs, of each rank if there are ranks."""
-    left, least = int((weights > 0).sum()), getattr(model, "min_rows", 1)
-    if left < min(least, len(weights)):
+def _require_enough(left: int, given: int, model: Model) -> None:
+    """Raise ValueError if weights leave fewer of the given rows than a fit needs, of each rank if there are ranks."""
+    least = getattr(model, "min_rows", 1)
+    if left < min(least, given):
         raise ValueError(
             f"X has n_samples={left} with a positive sample_weight; expected at least {least}"
             f"{'' if ranks() is None else ' on each rank'}."
