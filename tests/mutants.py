@@ -906,7 +906,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     },
     (
         "inference/distributed/picked.py",
-        "inference/distributed/test_ranks.py -k 'no_feature_is or bits'",
+        "inference/distributed/test_ranks.py -k 'no_feature_is or bits or equal_values'",
     ): {
         "ranks() is None or not columns": "ranks() is None",
         "(equal.cumsum(0) <= count - above.sum())": "(equal.cumsum(0) > equal.sum() - count + above.sum())",

@@ -19,7 +19,7 @@ from two_ranks import on_threads, split, watched
 from regbayes.inference import NUTS, SVI, Gibbs, PartitionPosterior, SmallVariance, TruncationWarning, rows_of
 from regbayes.inference.distributed import together
 from regbayes.inference.distributed.collectives import Later, all_sum, largest_later, largest_of, own_stream
-from regbayes.inference.distributed.picked import in_turns
+from regbayes.inference.distributed.picked import in_turns, top
 from regbayes.inference.running.files import release
 from regbayes.inference.running.sweeps import Sweeps
 from regbayes.inference.truncation import warn_if_all_used
@@ -613,6 +613,11 @@ def test_what_is_needed_later_comes_with_the_next_sum(two_ranks) -> None:
     assert two_ranks(sums_for_later) == 2 * [
         ([[2, 1], [[-5.0, -1.0]], -torch.inf, 4, 3, 3], 1, [f"({size},) of torch.float64" for size in (9, 1)])
     ]
+
+
+def test_of_equal_values_those_of_the_first_rows_are_on_top(device) -> None:
+    values = torch.tensor([1.0, 3.0, 2.0, 3.0, 3.0, 2.0], device=device)
+    assert [top(values, count).tolist() for count in (0, 2, 5)] == [[], [1, 3], [1, 3, 4, 2, 5]]
 
 
 def draws_of(group, rank):
