@@ -275,6 +275,8 @@ def _as_text(cells: pa.Array) -> pa.Array:
         text = cells.cast(pa.string())
         if pa.types.is_boolean(cells.type):
             text = pc.utf8_capitalize(text)
+        elif pa.types.is_duration(cells.type):  # with its unit, so that it is not taken for a number
+            text = pc.binary_join_element_wise(text, cells.type.unit, " ")
         elif pa.types.is_floating(cells.type):
             text = pc.replace_substring_regex(text, r"^(-?\d+)$", r"\1.0")
             text = pc.replace_substring_regex(text, r"e([+-])(\d)$", r"e\10\2")
@@ -285,9 +287,8 @@ def _as_text(cells: pa.Array) -> pa.Array:
 
 def _as_numbers(cells: pa.Array) -> NDArray[np.float64]:
     """Cells of any type as numbers; NaN where a cell is not a number."""
-    if not pa.types.is_temporal(cells.type):
-        with suppress(pa.ArrowException):
-            return np.asarray(cells.cast(pa.float64()).to_numpy(zero_copy_only=False))
+    with suppress(pa.ArrowException):
+        return np.asarray(cells.cast(pa.float64()).to_numpy(zero_copy_only=False))
     return np.array([number(cell) for cell in _as_text(cells).to_pylist()])  # Python also reads "+1"
 
 

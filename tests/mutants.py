@@ -912,8 +912,18 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "(equal.cumsum(0) <= count - above.sum())": "(equal.cumsum(0) > equal.sum() - count + above.sum())",
         "index = index.sort().values": "index = index.sort(descending=True).values",
     },
-    ("inference/small_variance/sequence.py", "inference/distributed/test_ranks.py -k steps"): {
+    (
+        "inference/small_variance/sequence.py",
+        "inference/small_variance/test_small_variance_repelling.py -k own_sequence",
+    ): {
         "torch.maximum(seen.cumsum(0) - 1, first)": "(seen.cumsum(0) - 1).clamp(min=0)",
+        "assignments[source].where(known, 0)": "assignments[source]",
+    },
+    ("inference/distributed/stream.py", "inference/distributed/test_sources.py -k true_and_false"): {
+        "first.to(classes) if first.dtype == torch.bool else first": "first",
+    },
+    ("cli/tables.py", "cli/test_cli.py -k durations"): {
+        'pc.binary_join_element_wise(text, cells.type.unit, " ")': "text",
     },
     ("inference/distributed/tables.py", "inference/distributed/test_sources.py -k other_types"): {
         "pa.uint8() if pa.types.is_boolean(field.type) else field.type": "field.type",

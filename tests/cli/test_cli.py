@@ -815,6 +815,13 @@ def test_labels_of_columns_with_types_are_those_of_csv(labels, tmp_path) -> None
 
 
 @pytest.mark.one_in(2)
+def test_durations_are_no_numbers(tmp_path, capsys):
+    durations = pa.array(np.arange(8), pa.duration("ns"))
+    write_parquet(pa.table({"wait": durations, "kind": ["a", "b"] * 4}), tmp_path / "t.parquet")
+    fit = ["fit", "--data", tmp_path / "t.parquet", "--target", "kind", "--output", tmp_path / "p.pt"]
+    assert "column 'wait': '0 ns' is not a number" in refuse(capsys, *fit)
+
+
 @pytest.mark.parametrize("name", ["t.parquet", "t.arrow"])
 def test_columns_with_types_are_read_as_their_text_would_be(name, tmp_path, capsys, monkeypatch):
     rows = animals(60)

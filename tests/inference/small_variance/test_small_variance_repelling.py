@@ -411,6 +411,14 @@ def test_a_settled_state_opens_and_merges_where_that_pays(name) -> None:
         assert after.converged == (settled and not merge)
 
 
+def test_a_missing_step_has_the_state_of_a_step_of_its_own_sequence(device) -> None:
+    inputs = tiny(0, 9).to(device)
+    inputs[[0, 2, 3, 7, 8]] = math.nan  # first, inner and last steps of the first two sequences; the third as a whole
+    landscape = landscape_of(IHMM(FAMILY), inputs, [3, 4, 2])
+    states = landscape.completed(torch.tensor([5, 6, 7, 8], device=device))
+    assert states.tolist() == [5, 5, 5, 6, 6, 7, 8, 0, 0]
+
+
 def test_a_kind_of_transition_costs_what_a_step_does() -> None:
     """The mean of scale D(x, its centre) over the observed steps, without the components' penalty."""
     inputs = torch.cat([tiny(0, 20), tiny(1, 20) + 50])
