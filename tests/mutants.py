@@ -702,8 +702,15 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "log_message[k] += gaps[row * K + k]": "log_message[k] += gaps[k]",
         "min(BLOCK, len(emission) - first)": "min(BLOCK - 1, len(emission) - first)",
         "log_weight += tops[row]": "log_weight += tops[0]",
+        "            message[k] *= scale\n": "",
+        "doubtful > 0.0 or not total > _SCALED": "doubtful > 0.0",
+        "                multiply_row(ratio, columns, flow)\n": "",
         "hidden = _has_logs(filtered, t)": "hidden = False",
         "total = total * math.exp(top - value) + 1.0": "total = total * math.exp(top - value)",
+    },
+    ("models/compiled/scalars.py", "inference/compiled/test_machine.py"): {
+        "builder.mul(index, width), column": "builder.mul(index, width), first",
+        'array.layout == "C"': "array.ndim",
     },
     ("inference/markov/tensors.py", "inference/markov/test_markov.py -m 'not slow'"): {
         "messages[:, t] + behind).softmax(1)": "messages[:, t] - behind).softmax(1)",

@@ -10,12 +10,12 @@ import math
 
 import numpy as np
 
-from ...models.compiled.scalars import exp
+from ...models.compiled.scalars import exp, multiply_row
 from ..compiled.decorators import entry, inner, lean_entry, lean_part, part
 
 BLOCK = 64  # rows whose emissions are weighed together
-LEAST_STEP = -200.0  # log weight; the product of its exponential and _KEPT is still a normal number
-_LOG_KEPT = -500.0
+LEAST_STEP = -200.0  # log weight; the product of its exponential, _KEPT and _SCALED is still a normal number
+_LOG_KEPT, _SCALED = -500.0, 1e-3
 _KEPT, _CERTAIN = math.exp(_LOG_KEPT), math.exp(-450.0)
 
 
@@ -24,15 +24,17 @@ def forward(log_steps, steps, emission, bounds, log_slices, rough, filtered, pre
     """Set filtered [N, K] to p(z_t | up to t), or its log if that is negative, and log_weights [B].
 
     log_steps [K + 1, K] are transitions and, in the last row, starts; `rough` says that some are below LEAST_STEP.
-    steps [K + 1, Q] are their exponentials and columns of 0, so that Q is a multiple of 8: vector instructions then
-    take whole rows. With slices [N], a transition is allowed if its log weight is above the slice, and then has weight
-    1. Unless empty, predicted [N, K] is set to p(z_t | before t), 0 if computed in logs. `filtered` may share the
-    memory of `emission`. room has buffers [Q], [K], [BLOCK K], [BLOCK K], [BLOCK].
+    steps [Q + 1, Q] are their exponentials, with rows and columns of 0, so that Q is a multiple of 8: vector
+    instructions then take whole rows. With slices [N], a transition is allowed if its log weight is above the slice,
+    and then has weight 1. Unless empty, predicted [N, K] is set to p(z_t | before t), 0 if computed in logs. `filtered`
+    may share the memory of `emission`. room has buffers [Q], [Q], [K], [BLOCK K], [BLOCK K + 8], [BLOCK] of zeros.
+
+    `scale` times source [Q] is p(z_t | up to t): dividing by the total after the next product saves waiting for it.
     """
     K = emission.shape[1]
-    message, log_message, gaps, weights, tops = room
+    message, source, log_message, gaps, weights, tops = room
     for b in range(len(bounds) - 1):
-        log_weight, product, hidden = 0.0, 1.0, False
+        log_weight, product, hidden, scale = 0.0, 1.0, False, 1.0
         for t in range(bounds[b], bounds[b + 1]):
             first, row = t == bounds[b], t % BLOCK
             if row == 0:
@@ -40,16 +42,20 @@ def forward(log_steps, steps, emission, bounds, log_slices, rough, filtered, pre
             log_weight += tops[row]
             if first:
                 _start(log_steps, steps, t, log_slices, message)
+                scale = 1.0
             elif len(log_slices) > 0:
                 _flow_allowed(log_steps, filtered, t, log_slices[t], message)
+                scale = 1.0
             else:
-                _flow(steps, filtered, t, message)
+                multiply_row(source, steps, message)
             total, doubtful = 0.0, 0.0
+            for k in range(len(message)):  # from K on, weights of the next row meet messages of 0
+                message[k] *= scale
+                source[k] = weights[row * K + k] * message[k]
+                total += source[k]
+            scale = 1.0 / total
             for k in range(K):
-                filtered[t, k] = weights[row * K + k] * message[k]
-                total += filtered[t, k]
-            for k in range(K):
-                filtered[t, k] /= total
+                filtered[t, k] = source[k] * scale
                 small = filtered[t, k] < _KEPT or message[k] < _CERTAIN
                 doubtful += 1.0 if small and (message[k] > 0.0 or hidden or rough) else 0.0
             if doubtful == 0.0 and total > 1e-100:
@@ -63,6 +69,10 @@ def forward(log_steps, steps, emission, bounds, log_slices, rough, filtered, pre
                 _fill_logs(log_steps, filtered, t, first, log_slices, unsure, message, log_message)
                 log_weight += _normalize_logs(log_message, gaps, row, t, filtered)
                 hidden = _has_logs(filtered, t)
+            if doubtful > 0.0 or not total > _SCALED:
+                scale = 1.0
+                for k in range(K):
+                    source[k] = max(filtered[t, k], 0.0)
             if len(predicted) > 0:
                 for k in range(K):
                     predicted[t, k] = message[k]
@@ -102,27 +112,9 @@ def _start(log_steps, steps, t, log_slices, message):
             message[k] = 1.0 if log_steps[K, k] > log_slices[t] else 0.0
 
 
-@lean_part
-def _flow(steps, filtered, t, message):
-    """Set message [Q] to p(z_t | before t), up to a factor. Inlining it would prevent vector instructions."""
-    K, Q = filtered.shape[1], len(message)
-    whole = K - K % 4
-    for k in range(Q):
-        message[k] = 0.0
-    for j in range(0, whole, 4):  # four rows together, so that the message is read and written once
-        a, b = max(filtered[t - 1, j], 0.0), max(filtered[t - 1, j + 1], 0.0)
-        c, d = max(filtered[t - 1, j + 2], 0.0), max(filtered[t - 1, j + 3], 0.0)
-        for k in range(Q):
-            message[k] += a * steps[j, k] + b * steps[j + 1, k] + c * steps[j + 2, k] + d * steps[j + 3, k]
-    for j in range(whole, K):
-        weight = max(filtered[t - 1, j], 0.0)
-        for k in range(Q):
-            message[k] += weight * steps[j, k]
-
-
 @inner
 def _flow_allowed(log_steps, filtered, t, log_slice, message):
-    """`_flow` with slices: transitions of larger log weight than the slice are allowed, with weight 1."""
+    """Set message to p(z_t | before t), up to a factor, where transitions above the slice have weight 1."""
     K = filtered.shape[1]
     for k in range(K):
         message[k] = 0.0
@@ -239,36 +231,35 @@ def backward_sample(log_columns, columns, filtered, bounds, log_slices, uniforms
             states[t] = chosen
 
 
-@entry
-def smooth(log_columns, transition, filtered, bounds, marginals, products, moves):
+@lean_entry
+def smooth(log_columns, columns, filtered, bounds, marginals, products, moves, room):
     """Replace marginals [N, K], p(z_t | before t) on entry, by p(z_t | all):
 
         p(j at t, k at t + 1 | all) = p(j | up to t) transition_jk p(k at t + 1 | all) / p(k at t + 1 | up to t)
 
-    products [K, K] times the transition matrix are expected transition counts; those computed in logs are added to
-    moves.
+    columns [Q, Q] are transposed transitions, with rows and columns of 0 as in `forward`. products [K, Q] times the
+    transition matrix are expected transition counts; those computed in logs are added to moves. room has buffers [Q],
+    [Q], [K], [K] of zeros.
     """
-    K = len(transition)
-    ratio, inner, later = np.empty(K), np.empty(K), np.empty(K)
+    K = filtered.shape[1]
+    ratio, flow, inner, later = room
     for b in range(len(bounds) - 1):
         last = bounds[b + 1] - 1
         for t in range(last, bounds[b] - 1, -1):
             total = 0.0
-            for j in range(K):
-                inner[j] = max(filtered[t, j], 0.0)
-                if t < last:
-                    value = 0.0
-                    for k in range(K):
-                        value += transition[j, k] * ratio[k]
-                    inner[j] *= value
             if t < last:
+                multiply_row(ratio, columns, flow)
                 for j in range(K):
+                    inner[j] = max(filtered[t, j], 0.0) * flow[j]
                     if filtered[t, j] > 0.0:
-                        for k in range(K):
+                        for k in range(len(ratio)):
                             products[j, k] += filtered[t, j] * ratio[k]
                 for k in range(K):
                     if later[k] > 0.0 and ratio[k] == 0.0:
                         _add_moves(log_columns, filtered, t, k, later[k], inner, moves)
+            else:
+                for j in range(K):
+                    inner[j] = max(filtered[t, j], 0.0)
             for j in range(K):
                 total += inner[j]
             for j in range(K):
@@ -277,7 +268,7 @@ def smooth(log_columns, transition, filtered, bounds, marginals, products, moves
                 marginals[t, j] = later[j]
 
 
-@part
+@lean_part
 def _add_moves(log_columns, filtered, t, k, probability, inner, moves):
     """Add the expected transitions from step t into state k, computed in logs."""
     top, total = -np.inf, 0.0

@@ -87,10 +87,12 @@ def smooth(
         from . import _numba_paths
 
         filtered, marginals, log_weights = _forward(paths, smooth=True)
-        transition, bounds = _scaled(paths.transition, paths).contiguous().numpy(), _bounds(lengths)
-        products, moves = np.zeros_like(transition), np.zeros_like(transition)
-        _numba_paths.smooth(_transposed(paths.transition), transition, filtered, bounds, marginals, products, moves)
-        moves += products * transition
+        transition, bounds = _scaled(paths.transition, paths), _bounds(lengths)
+        K, columns = len(transition), _in_eights(transition.T).numpy()
+        products, moves = np.zeros((K, len(columns))), np.zeros((K, K))
+        log_columns, room = _transposed(paths.transition), _zeros(len(columns), len(columns), K, K)
+        _numba_paths.smooth(log_columns, columns, filtered, bounds, marginals, products, moves, room)
+        moves += products[:, :K] * transition.numpy()
         table, starts = torch.from_numpy(marginals), marginals[bounds[:-1]].sum(0)
         result = Smoothed(table, torch.from_numpy(starts), torch.from_numpy(moves), torch.from_numpy(log_weights))
     return Smoothed(*(tensor.to(log_emission) for tensor in result))
@@ -137,6 +139,16 @@ def _transposed(table: Tensor) -> np.ndarray:
     return np.ascontiguousarray(table.numpy().T)
 
 
+def _in_eights(table: Tensor) -> Tensor:
+    """The table with rows and columns of 0, so that the columns are a multiple of 8."""
+    added = -table.shape[1] % 8
+    return pad(table, (0, added, 0, added)).contiguous()
+
+
+def _zeros(*sizes: int) -> tuple[np.ndarray, ...]:
+    return tuple(map(np.zeros, sizes))
+
+
 def _scaled(log_weights: Tensor, paths: Paths) -> Tensor:
     """exp of log weights relative to the largest transition, since weights may be of any size."""
     return (log_weights - _largest_step(paths)).exp()
@@ -161,8 +173,9 @@ def _forward(
     emission = np.ascontiguousarray(paths.emission.numpy())
     filtered = emission if in_place else np.empty_like(emission)
     predicted = np.empty(filtered.shape if smooth else (0, 0))
-    steps, block = pad(log_steps.exp(), (0, -K % 8)), _numba_paths.BLOCK
-    room = tuple(np.empty(size) for size in (steps.shape[1], K, block * K, block * K, block))
+    steps, block = _in_eights(log_steps.exp()), _numba_paths.BLOCK
+    Q = steps.shape[1]
+    room = _zeros(Q, Q, K, block * K, block * K + 8, block)
     _numba_paths.forward(
         log_steps.numpy(),
         steps.numpy(),

@@ -1,4 +1,4 @@
-"""Functions for compiled code of a part: exp and log as vector instructions, and memory prefetches.
+"""Functions for compiled code of a part: exp and log as vector instructions, products of rows, and memory prefetches.
 
 A loop over math.exp calls a function for each number; a loop over these compiles to vector instructions. They are
 accurate to a few units in the last place, and do not handle inf, nan or subnormal numbers. Importing this module
@@ -112,3 +112,46 @@ def prefetch(typing_context, array, index):
         return context.get_dummy_value()
 
     return types.void(array, index), generate
+
+
+@intrinsic
+def multiply_row(typing_context, row, matrix, out):
+    """Set out [Q] to row [Q] @ the first Q rows of matrix [.., Q]; the arrays are contiguous, Q is a multiple of 8.
+
+    The sums of eight columns stay in registers. numba's loops would write them to memory after a few rows.
+    """
+
+    def generate(context, builder, signature, arguments):
+        size, whole = context.get_value_type(types.intp), ir.IntType(32)
+        eight = ir.VectorType(ir.DoubleType(), 8)
+        zero, empty = ir.Constant(eight, [0.0] * 8), ir.Constant(eight, ir.Undefined)
+        places = ir.Constant(ir.VectorType(whole, 8), [0] * 8)
+        arrays = zip(signature.args, arguments, strict=True)
+        row, matrix, out = (context.make_array(kind)(context, builder, array) for kind, array in arrays)
+        width = builder.extract_value(out.shape, 0)
+
+        def eight_at(data, index):
+            return builder.bitcast(builder.gep(data, [index]), eight.as_pointer())
+
+        def steps(step):
+            return cgutils.for_range_slice(builder, size(0), width, size(step), size)
+
+        totals = [cgutils.alloca_once(builder, eight) for _ in range(4)]  # four sums, which do not wait for each other
+        with steps(8) as (column, _):
+            for total in totals:
+                builder.store(zero, total)
+            with steps(4) as (first, _):
+                for offset, total in enumerate(totals):
+                    index = builder.add(first, size(offset))
+                    value = builder.load(builder.gep(row.data, [index]))
+                    factor = builder.shuffle_vector(builder.insert_element(empty, value, whole(0)), empty, places)
+                    place = eight_at(matrix.data, builder.add(builder.mul(index, width), column))
+                    product = builder.fmul(factor, builder.load(place, align=8), flags=("contract",))
+                    builder.store(builder.fadd(builder.load(total), product, flags=("contract",)), total)
+            a, b, c, d = map(builder.load, totals)
+            total = builder.fadd(builder.fadd(a, b), builder.fadd(c, d))
+            builder.store(total, eight_at(out.data, column), align=8)
+        return context.get_dummy_value()
+
+    contiguous = all(array.layout == "C" for array in (row, matrix, out))
+    return (types.void(row, matrix, out), generate) if contiguous else None

@@ -185,6 +185,27 @@ def test_compiled_and_tensor_code_agree_where_probabilities_are_tiny(kind, scale
         assert torch.equal(sample_paths(*own, lengths, uniforms, slices, in_place=True), drawn[0])
 
 
+@pytest.mark.parametrize("K", [7, 8, 9, 16])
+def test_compiled_and_tensor_code_agree_for_any_number_of_states(K):
+    """Compiled code takes states in groups of eight."""
+    tables, lengths = chain(lengths=[130, 1, 70], K=K, seed=K), [130, 1, 70]
+    exact, found = (smooth(*tables, lengths, compiled=compiled) for compiled in (False, True))
+    torch.testing.assert_close(tuple(found), tuple(exact), rtol=1e-11, atol=1e-11)
+
+
+@BOTH
+def test_a_rare_state_counts_after_a_row_that_all_states_explain_badly(compiled):
+    """The path is (first, second, third), though the fourth state, which is out of reach, explains the second row."""
+    off = -math.inf
+    steps = [[0.0, -195.0, off, off], [off, 0.0, -195.0, off], [off, off, 0.0, off], [off, off, off, 0.0]]
+    start = torch.tensor([0.0, off, off, off], dtype=torch.float64)
+    emission = torch.tensor([[0.0] * 4, [-210.0, -500.0, -500.0, 0.0], [off, off, 0.0, off]], dtype=torch.float64)
+    smoothed = smooth(start, torch.tensor(steps, dtype=torch.float64), emission, [3], compiled=compiled)
+    exact = torch.tensor([-195.0 - 500.0 - 195.0], dtype=torch.float64)
+    torch.testing.assert_close(smoothed.log_normalizers, exact)
+    assert smoothed.marginals.argmax(1).tolist() == [0, 1, 2]
+
+
 @BOTH
 @pytest.mark.parametrize("gap", [100.0, 480.0, 520.0, 1000.0, 1e4])
 def test_a_vanished_state_may_be_all_that_counts_later(gap, compiled):
