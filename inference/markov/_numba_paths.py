@@ -40,14 +40,8 @@ def forward(log_steps, steps, emission, bounds, log_slices, rough, filtered, pre
             if row == 0:
                 _weigh(emission, t, gaps, weights, tops)
             log_weight += tops[row]
-            if first:
-                _start(log_steps, steps, t, log_slices, message)
-                scale = 1.0
-            elif len(log_slices) > 0:
-                _flow_allowed(log_steps, filtered, t, log_slices[t], message)
-                scale = 1.0
-            else:
-                multiply_row(source, steps, message)
+            _flow(log_steps, steps, filtered, t, first, log_slices, source, message)
+            scale = 1.0 if first or len(log_slices) > 0 else scale
             total, doubtful = 0.0, 0.0
             for k in range(len(message)):  # from K on, weights of the next row meet messages of 0
                 message[k] *= scale
@@ -73,9 +67,8 @@ def forward(log_steps, steps, emission, bounds, log_slices, rough, filtered, pre
                 scale = 1.0
                 for k in range(K):
                     source[k] = max(filtered[t, k], 0.0)
-            if len(predicted) > 0:
-                for k in range(K):
-                    predicted[t, k] = message[k]
+            for k in range(predicted.shape[1]):
+                predicted[t, k] = message[k]
         log_weights[b] = log_weight + math.log(product)
 
 
@@ -100,6 +93,17 @@ def _weigh(emission, first, gaps, weights, tops):
     for i in range(num_rows * K):  # a loop of its own over many numbers, for vector instructions
         weight = exp(max(gaps[i], -700.0))
         weights[i] = weight if gaps[i] > -700.0 else 0.0
+
+
+@inner
+def _flow(log_steps, steps, filtered, t, first, log_slices, source, message):
+    """Set message [Q] to p(z_t | before t), up to a factor."""
+    if first:
+        _start(log_steps, steps, t, log_slices, message)
+    elif len(log_slices) > 0:
+        _flow_allowed(log_steps, filtered, t, log_slices[t], message)
+    else:
+        multiply_row(source, steps, message)
 
 
 @inner
