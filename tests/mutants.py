@@ -936,6 +936,10 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "pa.uint8() if pa.types.is_boolean(field.type) else field.type": "field.type",
         "reduce(_wider, others, field)": "field",
     },
+    ("inference/distributed/tables.py", "inference/distributed/test_sources.py -k other_columns"): {
+        "in ((other, first), (first, other))": "in ((other, first),)",
+        "if name not in schemas[file].names": "if name not in schemas[whole].names",
+    },
     ("inference/distributed/together.py", "inference/distributed/test_ranks.py -k one_order"): {
         "names = source.column_names or names": "names = []",
     },

@@ -151,7 +151,7 @@ def dataset_of(content: str | os.PathLike[str] | bytes) -> ds.Dataset:
     Raises
     ------
     FileNotFoundError    if there is no such file.
-    ValueError           if it is neither Parquet nor Arrow.
+    ValueError           if it is neither Parquet nor Arrow, or if the files have other columns.
     """
     if isinstance(content, bytes):
         kind = ds.ParquetFileFormat() if content.startswith(_PARQUET) else ds.IpcFileFormat()
@@ -161,7 +161,13 @@ def dataset_of(content: str | os.PathLike[str] | bytes) -> ds.Dataset:
     found = ds.dataset(path, format=kind)
     if len(found.files) == 1:
         return found
-    return ds.dataset(path, _widened(found.schema, [part.physical_schema for part in found.get_fragments()]), kind)
+    schemas = {part.path: part.physical_schema for part in found.get_fragments()}
+    first, *others = schemas
+    for other in others:
+        for file, whole in ((other, first), (first, other)):
+            if lost := [name for name in schemas[whole].names if name not in schemas[file].names]:
+                raise ValueError(f"{file!r} has no column {lost[0]!r}, but {whole!r} has. Give both the same columns.")
+    return ds.dataset(path, _widened(found.schema, list(schemas.values())), kind)
 
 
 def _widened(first: pa.Schema, every: list[pa.Schema]) -> pa.Schema:

@@ -181,6 +181,17 @@ def test_files_of_a_folder_may_have_other_types_of_numbers(first, second, tmp_pa
     np.testing.assert_array_equal(found[:, 0], np.concatenate([first.astype(float), second]))
 
 
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_files_of_a_folder_with_other_columns_are_refused(first, tmp_path) -> None:
+    """Without labels in a file, all its rows would count as unlabelled."""
+    second = "ab".replace(first, "")
+    pq.write_table(table(), tmp_path / f"{first}.parquet")
+    pq.write_table(table().drop_columns("label"), tmp_path / f"{second}.parquet")
+    message = rf"{second}.parquet' has no column 'label', but '.*{first}.parquet' has. Give both the same columns"
+    with pytest.raises(ValueError, match=message):
+        rows_of(tmp_path, y="label")
+
+
 @pytest.mark.parametrize("backend", [SVI(num_steps=3), SmallVariance(num_restarts=1)], ids=repr)
 def test_labels_may_be_true_and_false(backend, tmp_path) -> None:
     pq.write_table(table(label=Y > 0), tmp_path / "rows.parquet")
