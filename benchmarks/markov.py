@@ -1,7 +1,8 @@
 """How fast the recursions over hidden states are, in CPU seconds of one thread, beside hmmlearn.
 
 python benchmarks/markov.py steps       one EM iteration of hmmlearn's GaussianHMM (diag, scaling) / each recursion
-python benchmarks/markov.py sweep       the same / a whole blocked sweep of IHMM: emissions, path, parameters, log joint
+python benchmarks/markov.py sweep       the same / a whole blocked sweep of IHMM: emissions, path, parameters,
+                                        log joint; also with as many empty states
 python benchmarks/markov.py short       the same rows as 2,000 short sequences / as one long one
 python benchmarks/markov.py cold        the first path drawn in a new process without any compiled code
 
@@ -68,7 +69,7 @@ def recursions(num_states: int, lengths: list[int]) -> dict[str, Callable[[], ob
     return found
 
 
-def sweeper(num_states: int) -> Callable[[], object]:
+def sweeper(num_states: int, truncation: int) -> Callable[[], object]:
     """Sweeps one after another, as in a fit, from the last state, which has settled; each with the log joint that a fit
     records after it."""
     from regbayes.inference.gibbs import sequence
@@ -76,9 +77,9 @@ def sweeper(num_states: int) -> Callable[[], object]:
     from regbayes.models.priors.laws import Truncated
 
     X, means, _ = observations(num_states)
-    model, data = IHMM(DiagonalGaussian(), truncation=num_states).prepare(torch.from_numpy(X))
+    model, data = IHMM(DiagonalGaussian(), truncation=truncation).prepare(torch.from_numpy(X))
     data, generator = sequence.prepare_sequences(model, data), torch.Generator().manual_seed(0)
-    law = Truncated(model.prior, num_states)
+    law = Truncated(model.prior, truncation)
     state = sequence.Paths(law, data).begin(torch.from_numpy(((X[:, None] - means) ** 2).sum(-1).argmin(1)), model)
 
     def sweeps() -> None:
@@ -125,7 +126,13 @@ def steps() -> None:
 
 
 def sweep() -> None:
-    beside_hmmlearn(lambda num_states: {"whole sweep": sweeper(num_states)}, NUM_SWEEPS)
+    beside_hmmlearn(
+        lambda num_states: {
+            "whole sweep": sweeper(num_states, num_states),
+            "with as many empty states": sweeper(num_states, 2 * num_states),
+        },
+        NUM_SWEEPS,
+    )
 
 
 def short() -> None:

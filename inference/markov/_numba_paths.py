@@ -1,9 +1,10 @@
 """Compiled forward-backward recursions with scaled probabilities: one loop over the steps of each sequence.
 
-If transitions are forbidden or nearly so, a state whose probability underflows may be the only possible one later.
-Filtered probabilities below e^-500 are therefore stored as their logarithms, which are negative, and a state with an
-inflow below e^-450 is computed in logs from all states before it. All other neglected terms are below e^-50 of what
-they would be added to.
+Where log weights differ by more than the range of a double, a state whose probability underflows may be the only
+possible one later. So the filter keeps a bound on the probability that it has neglected: products that underflowed, and
+states that are hardly more probable than the bound itself. The bound usually stays near the smallest numbers. If it
+rises so far that neglected states may count, the sequence is filtered again, in logs. Probabilities below e^-500 are
+then stored as their logarithms, which are negative.
 """
 
 import math
@@ -14,62 +15,66 @@ from ...models.compiled.scalars import exp, multiply_row
 from ..compiled.decorators import entry, inner, lean_entry, lean_part, part
 
 BLOCK = 64  # rows whose emissions are weighed together
-LEAST_STEP = -200.0  # log weight; the product of its exponential, _KEPT and _SCALED is still a normal number
-_LOG_KEPT, _SCALED = -500.0, 1e-3
-_KEPT, _CERTAIN = math.exp(_LOG_KEPT), math.exp(-450.0)
+LEAST_STEP = -250.0  # log weight; if all steps are more probable, all states are sure
+TINY = 1e-300  # more than the sum of all products of a step that underflow
+_SURE, _NEGLIGIBLE = math.exp(44.0), math.exp(-60.0)
+_LOG_KEPT, _LOG_CERTAIN = -500.0, -450.0
+_CERTAIN = math.exp(_LOG_CERTAIN)
 
 
 @lean_entry
-def forward(log_steps, steps, emission, bounds, log_slices, rough, filtered, predicted, log_weights, room):
+def forward(log_steps, steps, emission, bounds, log_slices, filtered, predicted, log_weights, room):
     """Set filtered [N, K] to p(z_t | up to t), or its log if that is negative, and log_weights [B].
 
-    log_steps [K + 1, K] are transitions and, in the last row, starts; `rough` says that some are below LEAST_STEP.
-    steps [Q + 1, Q] are their exponentials, with rows and columns of 0, so that Q is a multiple of 8: vector
-    instructions then take whole rows. With slices [N], a transition is allowed if its log weight is above the slice,
-    and then has weight 1. Unless empty, predicted [N, K] is set to p(z_t | before t), 0 if computed in logs. `filtered`
-    may share the memory of `emission`. room has buffers [Q], [Q], [K], [BLOCK K], [BLOCK K + 8], [BLOCK] of zeros.
-
-    `scale` times source [Q] is p(z_t | up to t): dividing by the total after the next product saves waiting for it.
+    log_steps [K + 1, K] are transitions and, in the last row, starts, at most 0. steps [Q + 1, Q] are their
+    exponentials, with rows and columns of 0, so that Q is a multiple of 8: vector instructions then take whole rows.
+    With slices [N], a transition is allowed if its log weight is above the slice, and then has weight 1. Unless empty,
+    predicted [N, K] is set to p(z_t | before t), or to 0 where that is tiny. `filtered` may share the memory of
+    `emission` if all log_steps are above LEAST_STEP. room has buffers [Q], [Q], [BLOCK K], [BLOCK K + 8], [BLOCK], [K],
+    [K], [K] of zeros, and TINY in the first K of [Q].
     """
-    K = emission.shape[1]
-    message, source, log_message, gaps, weights, tops = room
     for b in range(len(bounds) - 1):
-        log_weight, product, hidden, scale = 0.0, 1.0, False, 1.0
-        for t in range(bounds[b], bounds[b + 1]):
-            first, row = t == bounds[b], t % BLOCK
-            if row == 0:
-                _weigh(emission, t, gaps, weights, tops)
-            log_weight += tops[row]
-            _flow(log_steps, steps, filtered, t, first, log_slices, source, message)
-            scale = 1.0 if first or len(log_slices) > 0 else scale
-            total, doubtful = 0.0, 0.0
-            for k in range(len(message)):  # from K on, weights of the next row meet messages of 0
-                message[k] *= scale
-                source[k] = weights[row * K + k] * message[k]
-                total += source[k]
-            scale = 1.0 / total
-            for k in range(K):
-                filtered[t, k] = source[k] * scale
-                small = filtered[t, k] < _KEPT or message[k] < _CERTAIN
-                doubtful += 1.0 if small and (message[k] > 0.0 or hidden or rough) else 0.0
-            if doubtful == 0.0 and total > 1e-100:
-                product *= total
-                if not 1e-150 < product < 1e150:
-                    log_weight += math.log(product)
-                    product = 1.0
-                hidden = False
-            else:
-                unsure = hidden or rough
-                _fill_logs(log_steps, filtered, t, first, log_slices, unsure, message, log_message)
-                log_weight += _normalize_logs(log_message, gaps, row, t, filtered)
-                hidden = _has_logs(filtered, t)
-            if doubtful > 0.0 or not total > _SCALED:
-                scale = 1.0
-                for k in range(K):
-                    source[k] = max(filtered[t, k], 0.0)
-            for k in range(predicted.shape[1]):
-                predicted[t, k] = message[k]
-        log_weights[b] = log_weight + math.log(product)
+        rows = bounds[b], bounds[b + 1]
+        log_weights[b] = _filter(log_steps, steps, emission, rows, log_slices, filtered, predicted, room)
+        if not log_weights[b] > -np.inf:
+            log_weights[b] = _filter_in_logs(log_steps, emission, rows, log_slices, filtered, predicted, room)
+
+
+@lean_part
+def _filter(log_steps, steps, emission, rows, log_slices, filtered, predicted, room):
+    """The log weight of a sequence, from scaled probabilities; NaN if neglected states may count.
+
+    `scale` times source [Q] is p(z_t | up to t): dividing by the total one step later saves waiting for it. A state is
+    sure if its message is e^44 times what the neglected ones can add to it. The others are neglected; `neglected` is
+    a bound on their total, with what has underflowed, and `floor` is added so that their own source stays one too.
+    """
+    message, source, gaps, weights, tops, _, _, _, floor = room
+    K = emission.shape[1]
+    log_weight, product, scale, neglected = 0.0, 1.0, 1.0, TINY
+    for t in range(rows[0], rows[1]):
+        row, total = (t - rows[0]) % BLOCK, 0.0
+        if row == 0:
+            _weigh(emission, t, min(t + BLOCK, rows[1]), gaps, weights, tops)
+        _flow(log_steps, steps, t, t == rows[0], log_slices, source, message)
+        least, neglected = _SURE * neglected * scale, TINY
+        for k in range(len(message)):  # from K on, weights of the next row meet messages of 0
+            message[k] = (message[k] + floor[k]) * scale
+            source[k] = weights[row * K + k] * message[k]
+            total += source[k]
+            neglected += source[k] if message[k] < least else 0.0
+        scale = 1.0 / total
+        if not neglected * scale < _NEGLIGIBLE:
+            return np.nan
+        for k in range(K):
+            filtered[t, k] = source[k] * scale if message[k] >= least else 0.0
+        for k in range(predicted.shape[1]):
+            predicted[t, k] = message[k] if message[k] >= least else 0.0
+        log_weight += tops[row]
+        product *= total
+        if not 1e-30 < product < 1e30:  # each total is above 1e-274
+            log_weight += math.log(product)
+            product = 1.0
+    return log_weight + math.log(product)
 
 
 @inner
@@ -82,26 +87,26 @@ def _top(emission, t):
 
 
 @inner
-def _weigh(emission, first, gaps, weights, tops):
-    """For the block of rows from `first` on, set tops to the largest log emissions, gaps to log emissions relative to
+def _weigh(emission, first, end, gaps, weights, tops):
+    """For the rows from `first` to `end`, set tops to the largest log emissions, gaps to log emissions relative to
     them, and weights to the exponentials of the gaps."""
-    K, num_rows = emission.shape[1], min(BLOCK, len(emission) - first)
+    K, num_rows = emission.shape[1], end - first
     for row in range(num_rows):
         tops[row] = _top(emission, first + row)
         for k in range(K):
             gaps[row * K + k] = emission[first + row, k] - tops[row]
     for i in range(num_rows * K):  # a loop of its own over many numbers, for vector instructions
         weight = exp(max(gaps[i], -700.0))
-        weights[i] = weight if gaps[i] > -700.0 else 0.0
+        weights[i] = weight if gaps[i] > -700.0 else (0.0 if gaps[i] <= -700.0 else gaps[i])  # NaN stays
 
 
 @inner
-def _flow(log_steps, steps, filtered, t, first, log_slices, source, message):
+def _flow(log_steps, steps, t, first, log_slices, source, message):
     """Set message [Q] to p(z_t | before t), up to a factor."""
     if first:
         _start(log_steps, steps, t, log_slices, message)
     elif len(log_slices) > 0:
-        _flow_allowed(log_steps, filtered, t, log_slices[t], message)
+        _flow_allowed(log_steps, log_slices[t], source, message)
     else:
         multiply_row(source, steps, message)
 
@@ -117,16 +122,73 @@ def _start(log_steps, steps, t, log_slices, message):
 
 
 @inner
-def _flow_allowed(log_steps, filtered, t, log_slice, message):
+def _flow_allowed(log_steps, log_slice, source, message):
     """Set message to p(z_t | before t), up to a factor, where transitions above the slice have weight 1."""
-    K = filtered.shape[1]
+    K = log_steps.shape[1]
     for k in range(K):
         message[k] = 0.0
     for j in range(K):
-        weight = filtered[t - 1, j]
-        if weight > 0.0:
+        if source[j] > 0.0:
             for k in range(K):
-                message[k] += weight if log_steps[j, k] > log_slice else 0.0
+                message[k] += source[j] if log_steps[j, k] > log_slice else 0.0
+
+
+@lean_part
+def _filter_in_logs(log_steps, emission, rows, log_slices, filtered, predicted, room):
+    """The log weight of a sequence, as `_filter`, from logs of the probabilities."""
+    _, _, _, _, _, before, inflow, total, _ = room
+    K, log_weight = emission.shape[1], 0.0
+    for t in range(rows[0], rows[1]):
+        if t == rows[0]:
+            for k in range(K):
+                inflow[k] = _log_step(log_steps, K, k, log_slices, t)
+        else:
+            _flow_in_logs(log_steps, t, log_slices, before, inflow, total)
+        top, weight = -np.inf, 0.0
+        for k in range(K):
+            before[k] = inflow[k] + emission[t, k] if inflow[k] > -np.inf else -np.inf
+            top = max(top, before[k])
+        for k in range(K):
+            weight += math.exp(before[k] - top)
+        top += math.log(weight)
+        log_weight += top
+        for k in range(K):
+            before[k] -= top
+            filtered[t, k] = math.exp(before[k]) if before[k] >= _LOG_KEPT else before[k]
+            filtered[t, k] = filtered[t, k] if before[k] > -np.inf else 0.0
+        for k in range(predicted.shape[1]):
+            predicted[t, k] = math.exp(inflow[k]) if inflow[k] >= _LOG_CERTAIN else 0.0
+    return log_weight
+
+
+@inner
+def _log_step(log_steps, j, k, log_slices, t):
+    """The log weight of a transition into step t."""
+    step = log_steps[j, k]
+    if len(log_slices) > 0:
+        step = 0.0 if step > log_slices[t] else -np.inf
+    return step
+
+
+@lean_part
+def _flow_in_logs(log_steps, t, log_slices, before, inflow, total):
+    """Set inflow [K] to log p(z_t | before t), from log p(z_{t-1} | before t) in `before`; total [K] is a buffer."""
+    K = len(before)
+    for k in range(K):
+        inflow[k], total[k] = -np.inf, 0.0
+    for j in range(K):
+        for k in range(K):
+            inflow[k] = max(inflow[k], before[j] + _log_step(log_steps, j, k, log_slices, t))
+    for j in range(K):
+        near = 0.0
+        for k in range(K):
+            near += 1.0 if before[j] + _log_step(log_steps, j, k, log_slices, t) > inflow[k] - 40.0 else 0.0
+        if near > 0.0:  # rounding loses smaller terms
+            for k in range(K):
+                gap = before[j] + _log_step(log_steps, j, k, log_slices, t) - inflow[k]
+                total[k] += exp(max(gap, -40.0)) if gap > -40.0 else 0.0
+    for k in range(K):
+        inflow[k] += math.log(total[k]) if total[k] > 0.0 else 0.0
 
 
 @part
@@ -135,63 +197,6 @@ def _log(filtered):
     if filtered > 0.0:
         return math.log(filtered)
     return filtered if filtered < 0.0 else -np.inf
-
-
-@inner
-def _fill_logs(log_steps, filtered, t, first, log_slices, unsure, message, log_message):
-    """Set log_message [K] to log p(z_t | before t), and message to 0 where it is computed in logs."""
-    for k in range(len(log_message)):
-        log_message[k] = -np.inf
-        if message[k] >= _CERTAIN:
-            log_message[k] = math.log(message[k])
-        elif message[k] > 0.0 or unsure:
-            message[k] = 0.0
-            log_message[k] = _log_inflow(log_steps, filtered, t, k, first, log_slices)
-
-
-@inner
-def _has_logs(filtered, t):
-    found = False
-    for k in range(filtered.shape[1]):
-        found = found or filtered[t, k] < 0.0
-    return found
-
-
-@lean_part
-def _log_inflow(log_steps, filtered, t, k, first, log_slices):
-    """log p(z_t = k | before t), computed in logs."""
-    K, sliced = len(log_steps) - 1, len(log_slices) > 0
-    top, total = -np.inf, 0.0
-    for j in range(K, K + 1) if first else range(K):
-        step = log_steps[j, k]
-        if sliced:
-            step = 0.0 if step > log_slices[t] else -np.inf
-        value = step if first or step == -np.inf else step + _log(filtered[t - 1, j])
-        if value > top:
-            total = total * math.exp(top - value) + 1.0
-            top = value
-        elif value > top - 40.0:  # rounding loses smaller ones
-            total += math.exp(value - top)
-    return top + math.log(total) if total > 0.0 else -np.inf
-
-
-@inner
-def _normalize_logs(log_message, gaps, row, t, filtered):
-    """Set row t of filtered, row `row` of its block, from its inflow, all in logs; return the log of its total."""
-    K, top, total = len(log_message), -np.inf, 0.0
-    for k in range(K):
-        if log_message[k] > -np.inf:  # a state that cannot be reached stays at -inf, whatever its emission
-            log_message[k] += gaps[row * K + k]
-        top = max(top, log_message[k])
-    for k in range(K):
-        total += math.exp(log_message[k] - top)
-    top += math.log(total)
-    for k in range(K):
-        value = log_message[k] - top
-        filtered[t, k] = value if value < _LOG_KEPT else math.exp(value)
-        if value == -np.inf:
-            filtered[t, k] = 0.0
-    return top
 
 
 @lean_entry

@@ -169,25 +169,16 @@ def _forward(
     log_steps = torch.cat([paths.transition, paths.start.unsqueeze(0)])
     if paths.slices is None:  # one factor for all steps; the normalizers get it back below
         log_steps = log_steps - _largest_step(paths)
-    rough = paths.slices is None and bool(((log_steps < _numba_paths.LEAST_STEP) & (log_steps > -torch.inf)).any())
     emission = np.ascontiguousarray(paths.emission.numpy())
-    filtered = emission if in_place else np.empty_like(emission)
+    alone = paths.slices is None and log_steps.min() > _numba_paths.LEAST_STEP
+    filtered = emission if in_place and alone else np.empty_like(emission)
     predicted = np.empty(filtered.shape if smooth else (0, 0))
     steps, block = _in_eights(log_steps.exp()), _numba_paths.BLOCK
     Q = steps.shape[1]
-    room = _zeros(Q, Q, K, block * K, block * K + 8, block)
-    _numba_paths.forward(
-        log_steps.numpy(),
-        steps.numpy(),
-        emission,
-        _bounds(paths.lengths),
-        _slices(paths),
-        rough,
-        filtered,
-        predicted,
-        log_weights,
-        room,
-    )
+    floor = np.where(np.arange(Q) < K, _numba_paths.TINY, 0.0)
+    room = *_zeros(Q, Q, block * K, block * K + 8, block, K, K, K), floor
+    tables = log_steps.numpy(), steps.numpy(), emission, _bounds(paths.lengths), _slices(paths)
+    _numba_paths.forward(*tables, filtered, predicted, log_weights, room)
     if paths.slices is None:
         log_weights += _largest_step(paths) * np.asarray(paths.lengths)
     require_paths(torch.from_numpy(log_weights))

@@ -207,6 +207,31 @@ def test_a_rare_state_counts_after_a_row_that_all_states_explain_badly(compiled)
 
 
 @BOTH
+def test_a_state_out_of_reach_takes_over_step_by_step(compiled):
+    """Each row explains the second state e^20 times as well, and the step there has weight e^-1000."""
+    start = torch.tensor([0.0, -math.inf], dtype=torch.float64)
+    steps = torch.tensor([[0.0, -1000.0], [-math.inf, 0.0]], dtype=torch.float64)
+    emission = torch.tensor([-20.0, 0.0], dtype=torch.float64).repeat(100, 1)
+    smoothed = smooth(start, steps, emission, [100], compiled=compiled)
+    log_weights = torch.cat([-1000.0 - 20.0 * torch.arange(1, 100), torch.tensor([-2000.0])]).double()
+    torch.testing.assert_close(smoothed.log_normalizers, log_weights.logsumexp(0, keepdim=True))
+    exact = torch.cat([torch.zeros(1), log_weights.softmax(0)[:-1].cumsum(0)]).double()
+    torch.testing.assert_close(smoothed.marginals[:, 1], exact, rtol=1e-9, atol=1e-12)
+
+
+@BOTH
+def test_a_rare_step_among_many_likely_ones_has_its_weight(compiled):
+    """At any of 466 times; the sum of the weights is 5e-316, which a double holds to eight digits."""
+    off, likely, rare = -math.inf, math.log(0.5), -410.0
+    steps = torch.tensor([[likely, rare, off], [off, likely, off], [off, off, 0.0]], dtype=torch.float64)
+    start, emission = torch.tensor([0.0, off, off], dtype=torch.float64), torch.zeros(467, 3, dtype=torch.float64)
+    emission[-1, 0], emission[:, 2] = off, -50.0  # nothing is in the third state, whose steps are the likeliest
+    log_weights = filter_states(start, steps, emission, [467], compiled=compiled)[1]
+    exact = torch.tensor([465 * likely + rare + math.log(466)], dtype=torch.float64)
+    torch.testing.assert_close(log_weights, exact, rtol=1e-13, atol=0)
+
+
+@BOTH
 @pytest.mark.parametrize("gap", [100.0, 480.0, 520.0, 1000.0, 1e4])
 def test_a_vanished_state_may_be_all_that_counts_later(gap, compiled):
     """Two states that are never left: first one is e^-gap times as likely, then it is e^gap2 times as likely."""
@@ -297,6 +322,14 @@ def test_a_sequence_without_a_path_is_named(value, compiled):
     slices = torch.tensor(6 * [-100.0] + [100.0, -100.0])  # which forbid a step of sequence 2
     with pytest.raises(FloatingPointError, match=message):
         sample_paths(*chain(lengths=[4, 1, 3]), [4, 1, 3], uniforms, slices, compiled=compiled)
+
+
+@BOTH
+def test_an_emission_that_is_no_number_is_told(compiled):
+    tables = chain(lengths=[4, 3])
+    tables[2][5, 1] = math.nan
+    with pytest.raises(FloatingPointError, match="No path of sequence 1"):
+        filter_states(*tables, [4, 3], compiled=compiled)
 
 
 def test_shapes_are_checked():
