@@ -148,6 +148,17 @@ def test_a_fit_goes_on_bit_for_bit_and_is_kept(cell: tuple[Row, str, str], tmp_p
         torch.testing.assert_close(found.trace.values, whole.trace.values, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("cell", KERNELS.values(), ids=KERNELS)
+def test_files_keep_fits_of_single_precision(cell: tuple[Row, str, str], tmp_path: Path) -> None:
+    row, name, way = cell
+    case = row.cases[name]
+    whole = WAYS[way].fit(replace(case, X=case.X.float()))
+    whole.save(tmp_path / "file")
+    loaded = Posterior.load(tmp_path / "file")
+    torch.testing.assert_close(loaded.samples, whole.samples, rtol=0, atol=0, equal_nan=True)
+
+
 @contextmanager
 def default_dtype() -> Iterator[None]:
     """A context in which torch's default dtype is float64."""

@@ -81,7 +81,7 @@ class FeatureDraw(TypedDict, total=False):
     """A draw of a latent feature model: K features of N rows, loadings of D columns, C scores."""
 
     features: Required[Annotated[Tensor, "any:N K"]]  # bits, int8; for SVI probabilities
-    log_odds: Required[Annotated[Tensor, "K", NONE]]  # of having each feature, for a new row
+    log_odds: Required[Annotated[Tensor, "float:K", NONE]]  # of having each feature, for a new row
     loadings: Required[Annotated[Tensor, "K D"]]
     weights: Required[Annotated[Tensor, "K C"]]
     input_weights: Required[Annotated[Tensor, "P C"]]
@@ -98,7 +98,7 @@ class ProjectionDraw(TypedDict, total=False):
     features: Required[Annotated[Tensor, "any:D K"]]  # bits, int8; for SVI probabilities
     weights: Required[Annotated[Tensor, "K M"]]
     input_weights: Required[Annotated[Tensor, "P M"]]
-    log_odds: Annotated[Tensor, "K"]
+    log_odds: Annotated[Tensor, "float:K"]
     log_joint: Scalar
     penalty: Scalar
     duality_gap: Scalar
