@@ -22,6 +22,7 @@ from ...models.data import Data
 from ...models.domains import POSITIVE, Number, read, shown
 from ...models.scores import scores as scores_of
 from ...models.shares import shares_of
+from ..classifiers.scored import own_scores
 from ..hilbert_embedding.mmd import MMD, goodness_of_fit
 from ..structures import Draw, Structure, register_structure
 from .base import Posterior
@@ -80,23 +81,32 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         discriminative : as in `assign`
         """
         rows, with_margin = self.checked(X), counts_hyperplanes(self.model, discriminative)
-        num_labels = int(self.samples["assignments"][self.representative].max()) + 1
+        labels, num_labels = [self.labels_of(draw) for draw in self.draws()], self.num_labels
         if "centers" in self.samples:
-            chosen = torch.as_tensor(self.assign(rows, discriminative=discriminative))
+            chosen = labels[self.representative][torch.as_tensor(self.assign(rows, discriminative=discriminative))]
             return like(one_hot(chosen, num_labels + 1).to(self.samples["centers"]), X)
-        labels = [self.labels_of(draw) for draw in self.draws()]
         return like(torch.cat([self._assign_chunk(part, labels, num_labels, with_margin) for part in chunks(rows)]), X)
 
     def predict_left_out(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         if "centers" not in self.samples or self.coding.has_classes:
             return super().predict_left_out(X, y, sample_weight)
-        rows, draw = self.checked(X), self.draw(0)
-        data = self.model.data(rows, y)
+        data = self.model.data(self.checked(X), y)
         if sample_weight is not None:
-            data = replace(data, weights=as_weights(sample_weight, rows))
-        found = torch.as_tensor(self.assign(rows)).long()
-        scores = left_out_scores(self.model, data, draw["weights"], draw["assignments"].long(), found)
-        return like(self.coding.decode(scores, self.model.loss), X)
+            data = replace(data, weights=as_weights(sample_weight, data.X))
+        if "share" in self.samples:
+            each = torch.stack([one._left_out(data) for one in self._averaged_posteriors()])
+            found = torch.einsum("s,s...->...", self.samples["share"], each)
+        else:
+            found = self._left_out(data)
+        return like(self.coding.choose(found), X)
+
+    def _left_out(self, data: Data) -> Tensor:
+        """`_decision` [N, ...] of rows of the fit, as if the row had not contributed to its component's classifier."""
+        draw = self.draw(0)
+        fitted, weights = draw["assignments"].long(), draw["weights"]
+        share = self._predictive_weights(data.X, draw).softmax(1).gather(1, fitted.unsqueeze(1))
+        change = left_out_scores(self.model, data, weights, fitted) - own_scores(data.features, weights, fitted)
+        return self.coding.decisions(self._mean(data.X) + share * change, self.model.loss)
 
     def log_predictive_density(self, X: Any) -> Any:
         """log of the mean over the draws of p(x_n) [N], components summed out; margin factors do not count."""

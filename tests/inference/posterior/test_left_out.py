@@ -11,7 +11,7 @@ from regbayes.estimators import Regressor
 from regbayes.inference import SmallVariance
 from regbayes.inference.classifiers.ridge import Ridge, with_prior
 from regbayes.inference.posterior.left_out import left_out_scores
-from regbayes.models import InfiniteSVM, PoissonGamma, PrincipalDirections, StudentT
+from regbayes.models import EpsilonInsensitive, InfiniteSVM, PoissonGamma, PrincipalDirections, StudentT
 
 BACKEND = SmallVariance(num_components=1, num_restarts=1)
 MODEL = InfiniteSVM(loss=StudentT(df=1e8))  # nearly a squared loss
@@ -46,26 +46,63 @@ def test_a_row_of_weight_two_is_two_rows() -> None:
     np.testing.assert_allclose(weighted, repeated[:15], atol=1e-6)
 
 
-def test_components_have_rows_of_their_own_and_others_are_only_predicted() -> None:
+def test_components_have_rows_of_their_own() -> None:
     generator = torch.Generator().manual_seed(0)
     X = torch.randn(9, 2, generator=generator, dtype=torch.float64)
     y = X.sum(1) + torch.randn(9, generator=generator, dtype=torch.float64)
     model = MODEL.resolve(X, y)
-    data, fitted, found = model.data(X, y), torch.arange(9) % 2, torch.arange(9) % 2
-    found[8] = 1
+    data, fitted = model.data(X, y), torch.arange(9) % 2
     means = []
     for k in range(2):
         own = data.features[fitted == k]
         gram, linear = (own.T @ own)[None, None], (own.T @ data.targets[fitted == k])[None]
         means.append(Ridge.of_natural(*with_prior(gram, linear, model.weight_scale)).mean[0])
-    scores = left_out_scores(model, data, torch.stack(means), fitted, found)
-    torch.testing.assert_close(scores[8], data.features[8] @ means[1], rtol=1e-6, atol=1e-6)
-    for n in range(8):
+    scores = left_out_scores(model, data, torch.stack(means), fitted)
+    for n in range(9):
         others = (fitted == fitted[n]) & (torch.arange(9) != n)
         own = data.features[others]
         gram, linear = (own.T @ own)[None, None], (own.T @ data.targets[others])[None]
         mean = Ridge.of_natural(*with_prior(gram, linear, model.weight_scale)).mean[0]
         torch.testing.assert_close(scores[n], data.features[n] @ mean, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("epsilon", "weights"), [(0.1, None), (0.5, None), (0.1, 1.0 + (np.arange(30) % 5 == 0))])
+def test_without_a_row_a_loss_with_kinks_is_fitted_again(epsilon, weights) -> None:
+    X, y = line(30, 4)
+    model = InfiniteSVM(loss=EpsilonInsensitive(epsilon=epsilon))
+    posterior = BACKEND.fit(model, X, y, sample_weight=weights)
+    found = np.asarray(posterior.predict_left_out(X, y, weights))
+    parts = {name: getattr(posterior.model, name) for name in ("likelihood", "feature_map")}
+    times = np.ones(30) if weights is None else weights
+    for n in range(0, 30, 5):
+        less = times - (np.arange(30) == n)
+        kept = less > 0
+        refit = BACKEND.fit(model.replace(**parts), X[kept], y[kept], sample_weight=less[kept])
+        assert found[n] == pytest.approx(float(refit.predict(X[n : n + 1])[0]), abs=1e-2)
+    assert np.abs(found - np.asarray(posterior.predict(X))).max() > 0.1
+
+
+def test_tempered_and_averaged_fits_change_by_the_share_of_the_row() -> None:
+    X, y = line(40, 2)
+    own = SmallVariance(num_components=3, num_restarts=1).fit(MODEL, X, y)
+    other = BACKEND.fit(own.model, X, y)
+    each = [np.asarray(one.predict_left_out(X, y)) for one in (own, other)]
+    averaged = own.averaged_with([other], [0.3, 0.7])
+    np.testing.assert_allclose(averaged.predict_left_out(X, y), 0.3 * each[0] + 0.7 * each[1], atol=1e-12)
+    for temperature in (1e-9, 2.0):
+        tempered = own.tempered(temperature)
+        data = own.model.data(torch.as_tensor(X), torch.as_tensor(y))
+        draw = own.draw(0)
+        fitted = draw["assignments"].long()
+        log_shares = (
+            -own.model.likelihood.divergence(own.model.likelihood.coordinates(data.X), draw["centers"]) / temperature
+            + draw["log_mixture"][:-1]
+        )
+        scores = torch.einsum("np,kpc->nkc", data.features, draw["weights"])[..., 0]
+        left_out = left_out_scores(own.model, data, draw["weights"], fitted)
+        scores[torch.arange(40), fitted] = left_out[:, 0]
+        exact = (log_shares.softmax(1) * scores).sum(1)
+        np.testing.assert_allclose(tempered.predict_left_out(X, y), exact, atol=1e-9)
 
 
 @pytest.mark.parametrize(("number", "width"), [(30, 10), (100, 50)])
