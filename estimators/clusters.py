@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -31,10 +32,9 @@ class _Clusters(ClusterMixin, PosteriorEstimator):
     labels_: NDArray[np.int64]
 
     def _numbered(self) -> Self:
-        partition = self.posterior_.partition().cpu().numpy()
-        counts = np.bincount(partition, minlength=self.posterior_.samples["log_mixture"].shape[1] - 1)
-        self._label_of, self._num_labels = np.argsort(np.argsort(counts == 0, kind="stable")), partition.max() + 1
-        self.labels_ = self._label_of[partition]
+        occupied = self.posterior_.occupied.cpu().numpy()
+        self._label_of, self._num_labels = np.argsort(np.argsort(~occupied, kind="stable")), self.posterior_.num_labels
+        self.labels_ = self._label_of[self.posterior_.partition().cpu().numpy()]
         return self
 
 
@@ -121,6 +121,15 @@ def _pilot(model: DPM, rows: SortedRows, components: int | None = None) -> Choic
 
 _NUM_PILOT, _MOST = 30, 160  # rows for each component, and components
 _MOST_COLUMNS, _MOST_FULL = 32, 400  # a step with full covariances is cubic in the columns
+
+
+@contextmanager
+def _absent(message: str) -> Iterator[None]:
+    """A context in which what is not implemented raises AttributeError, so that `hasattr` and `dir` find it absent."""
+    try:
+        yield
+    except NotImplementedError as error:
+        raise AttributeError(str(error) or message) from error
 
 
 def _has_density(estimator: Clusterer) -> bool:
@@ -280,12 +289,18 @@ class Clusterer(_Clusters):
 
     @property
     def means_(self) -> NDArray[Any]:
-        """Posterior mean [K, D] of the rows of each cluster, or its centre."""
+        """Posterior mean [K, D] of the rows of each cluster, or its centre.
+
+        Raises
+        ------
+        AttributeError    if the likelihood has no mean.
+        """
         draw, likelihood = self._draw, self.posterior_.model.likelihood
-        if "centers" in draw:
-            means = likelihood.from_coordinates(draw["centers"])
-        else:
-            means = likelihood.distribution(expected_parameters(self.posterior_.model, draw)).mean
+        with _absent(f"{type(likelihood).__name__} has no mean of a row."):
+            if "centers" in draw:
+                means = likelihood.from_coordinates(draw["centers"])
+            else:
+                means = likelihood.distribution(expected_parameters(self.posterior_.model, draw)).mean
         found: NDArray[Any] = self._of_clusters(means).numpy()
         return found
 
@@ -295,10 +310,11 @@ class Clusterer(_Clusters):
 
         Raises
         ------
-        NotImplementedError    unless the likelihood is Gaussian, and if the fit is by `SmallVariance`.
+        AttributeError    unless the likelihood is Gaussian, and if the fit is by `SmallVariance`.
         """
-        parameters = expected_parameters(self.posterior_.model, self._draw)
-        moments = gaussian_moments(self.posterior_.model.likelihood, parameters)
+        draw, model = self._draw, self.posterior_.model
+        with _absent("This fit has no covariances."):
+            moments = gaussian_moments(model.likelihood, expected_parameters(model, draw))
         found: NDArray[np.float64] = self._of_clusters(moments[1]).numpy()
         return found
 

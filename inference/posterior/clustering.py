@@ -28,11 +28,31 @@ class Clustering:
 
     samples: Draw
     shard: Shard | None
+    draw: Callable[[int], Draw]
 
     @property
     def num_components(self) -> int:
-        """Number of occupied components in the representative draw; with a `shard`, of those that its rows have."""
-        return len(torch.unique(self.samples[LABELS][self.representative]))
+        """Number of occupied components in the representative draw."""
+        return int(self.occupied.sum())
+
+    @cached_property
+    def occupied(self) -> Tensor:
+        """Whether each component [K] of the representative draw has a training point, bool.
+
+        If the posterior has the assignments of some points only (of a source or a rank), those components count too
+        that are expected to have one among as many other points.
+        """
+        draw = self.draw(self.representative)
+        labels = draw[LABELS].long()
+        found = draw["log_mixture"][:-1].exp() * len(labels) >= 1
+        if self.shard is None and "num_seen" in draw and draw["num_seen"] <= len(labels):  # SVI of all points
+            found = torch.zeros_like(found)
+        return found.index_fill(0, labels, True)
+
+    @property
+    def num_labels(self) -> int:
+        """The labels of components are 0, 1, ..., up to this number less 1; some may belong to empty components."""
+        return int(torch.nonzero(self.occupied).max()) + 1
 
     def similarity(self) -> Tensor:
         """Posterior probability [N, N] that two training points share a component."""
@@ -78,10 +98,15 @@ class Clustering:
         return stack_labels([draw[LABELS] for draw in draws])
 
     def labels_of(self, draw: Draw) -> Tensor:
-        """Labels [K + 1] of a draw's components in the representative draw; for others its largest label plus 1."""
+        """Labels [K + 1] of a draw's components in the representative draw; `num_labels` for others."""
         reference = self.samples[LABELS][self.representative]
-        labels = torch.full_like(draw["log_mixture"], int(reference.max()) + 1, dtype=torch.long)
-        labels[draw[LABELS].long()] = align(draw[LABELS], reference).clamp(max=int(labels[-1]))
+        labels = torch.full_like(draw["log_mixture"], self.num_labels, dtype=torch.long)
+        if torch.equal(draw[LABELS], reference):
+            own = torch.nonzero(self.occupied).squeeze(1)
+            labels[own] = own
+        else:
+            found = align(draw[LABELS], reference)
+            labels[draw[LABELS].long()] = found.where(found <= reference.max(), labels[-1])
         return labels
 
     @cached_property
@@ -91,8 +116,7 @@ class Clustering:
 
     def facts(self) -> list[str]:
         """Facts about the structure for `repr`."""
-        which = "" if self.shard is None else f" with rows of rank {self.shard.number}"
-        return [f"{self.num_components} components{which}"]
+        return [f"{self.num_components} components"]
 
     def _best_draw(self, loss: str) -> int:
         if read("loss", loss, OneOf(*LOSSES)) == "vi" and EXPECTED_LOSS in self.samples:

@@ -46,6 +46,7 @@ from regbayes.models import (
     InfiniteSVM,
     Logistic,
     MedLDA,
+    MultinomialDirichlet,
     PoissonGamma,
     RandomFourier,
     SphericalGaussian,
@@ -160,8 +161,9 @@ def test_clusters_are_a_mixture(blobs, likelihood, inference):
     assert_array_equal(shares.argmax(1), found.predict(blobs))
     assert_array_equal(found.labels_, found.predict(blobs))
     if not hasattr(found, "score_samples"):
-        with pytest.raises(NotImplementedError, match="centres have no density"):
+        with pytest.raises(AttributeError, match="centres have no density"):
             _ = found.covariances_
+        assert "covariances_" not in dir(found)
         return
     assert found.score(blobs) == pytest.approx(found.score_samples(blobs).mean())
     X, labels = found.sample(2000)
@@ -184,8 +186,16 @@ def test_means_of_counts_are_those_of_the_rows(likelihood):
     found = Clusterer(DPM(likelihood), SVI(num_steps=50)).fit(X)
     rows = np.stack([X[found.labels_ == k].mean(0) for k in range(found.n_components_)])
     assert_allclose(found.means_, rows, atol=0.1)
-    with pytest.raises(NotImplementedError, match="no Gaussian components"):
+    with pytest.raises(AttributeError, match="no Gaussian components"):
         _ = found.covariances_
+
+
+def test_a_likelihood_without_a_mean_has_no_means():
+    X = np.random.default_rng(0).multinomial(9, [0.5, 0.3, 0.2], 60)
+    found = Clusterer(DPM(MultinomialDirichlet()), SVI(num_steps=5)).fit(X)
+    with pytest.raises(AttributeError, match="MultinomialDirichlet has no mean of a row"):
+        _ = found.means_
+    assert not {"means_", "covariances_"} & {*dir(found)}
 
 
 def test_rows_that_count_twice_count_twice_for_the_best_draw(blobs):

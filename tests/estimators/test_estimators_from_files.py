@@ -21,7 +21,9 @@ from regbayes.estimators import (
     SequenceClusterer,
 )
 from regbayes.estimators.streams import classes_of
-from regbayes.inference import SVI, Gibbs, map_rows, rows_of
+from regbayes.inference import SVI, Gibbs, SmallVariance, map_rows, rows_of
+from regbayes.inference.distributed import stream
+from regbayes.inference.small_variance import partition as small_variance
 from regbayes.models import DPM, InfiniteSVM
 
 pytestmark = [
@@ -54,6 +56,18 @@ def test_a_classifier_takes_a_path_and_the_name_of_its_labels(path, tmp_path) ->
     answers = pq.read_table(tmp_path / "labels.parquet")["predict"].to_pylist()
     assert answers == found.predict(X).tolist()
     assert Classifier().fit(rows_of(path, y="label")).score(X, WORDS) > 0.98
+
+
+def test_clusters_without_a_row_among_the_first_ones_are_numbered_too(monkeypatch) -> None:
+    monkeypatch.setattr(stream, "_NUM_DEFAULTS", 40)
+    monkeypatch.setattr(small_variance, "_FEW", 0)
+    rows = X[np.argsort(PLACE)]
+    source = rows_of(lambda place: (rows[50 * place : 50 * place + 50],), num_blocks=6)
+    found = Clusterer(inference=SmallVariance(num_components=2)).fit(source)
+    assert len(set(found.labels_)) == 1
+    assert (found.n_components_, len(found.means_), len(found.weights_)) == (2, 2, 2)
+    np.testing.assert_array_equal(found.predict_proba(X).argmax(1), found.predict(X))
+    assert len(set(zip(found.predict(X), PLACE, strict=True))) == 2
 
 
 def test_columns_of_a_file_are_found_by_their_names(path, tmp_path) -> None:

@@ -139,6 +139,31 @@ def test_rows_left_out_join_as_new_rows_do() -> None:
     assert torch.equal(moved[posterior.representative, 1:].long(), posterior.assign(X[5:7]))
 
 
+@pytest.mark.parametrize("backend", [SmallVariance(num_components=3), SVI()], ids=repr)
+@pytest.mark.parametrize("kept", [(0,), (0, 2), (1,)], ids=repr)
+def test_components_keep_their_labels_where_only_others_have_rows(backend, kept) -> None:
+    """Of a source or among ranks a posterior has the assignments of some rows alone."""
+    rows = torch.cat([X + 40.0 * place for place in range(3)])
+    whole = backend.fit(DPM(), rows)
+    some = torch.nonzero(torch.isin(whole.partition(), torch.tensor(kept))).squeeze(1)
+    part = whole.over_rows(some)
+    assert part.num_components == whole.num_components == 3
+    assert torch.equal(part.assign(rows), whole.partition())
+    assert torch.equal(part.assign_proba(rows).argmax(1), whole.partition())
+    torch.testing.assert_close(part.assign_proba(rows), whole.assign_proba(rows), rtol=0, atol=0)
+
+
+def test_a_component_with_some_of_the_probability_and_no_row_of_the_fit_has_no_label() -> None:
+    """Of a fit to all rows; otherwise these three rows might be some of many."""
+    posterior = SVI(num_steps=3).fit(DPM(truncation=3), X)
+    told = {"log_mixture": [0.5, 0.49, 0.01, 0.0], "num_seen": [60.0], "assignments": [0] * 60}
+    samples = posterior.samples | {name: torch.tensor([value]) for name, value in told.items()}
+    samples["log_mixture"].log_()
+    alone = posterior.replace(samples=samples)
+    assert (alone.num_components, alone.num_labels) == (1, 1)
+    assert alone.replace(samples=samples | {"num_seen": torch.tensor([[6e4]])}).num_components == 2
+
+
 def test_density_is_the_mean_over_the_draws() -> None:
     posterior = made(DPM(), X)
     found = posterior.log_predictive_density(X[:5])
