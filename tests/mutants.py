@@ -192,6 +192,14 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "mul_(a + root) > root": "mul_(a + root) > a",
         "+ 3 * value.log()": "+ 2 * value.log()",
     },
+    ("models/distributions/sampling.py", "models/test_distributions.py -k split_counts"): {
+        "levels[-1][:, ::2] + levels[-1][:, 1::2]": "2 * levels[-1][:, ::2] + levels[-1][:, 1::2]",
+        "torch.cat([first, count - first])": "torch.cat([first, first])",
+        "halves[law[row], 2 * part] / whole[law[row], part]": "halves[0, 2 * part] / whole[0, part]",
+    },
+    ("models/likelihoods/multinomial.py", "inference/posterior/test_sample.py -k counts_have"): {
+        "totals[some], own, probs[some]": "totals[some], 0 * own, probs[some]",
+    },
     ("models/distributions/polya_gamma.py", "models/test_distributions.py -k polya"): {
         "3 - 5 * r.square()": "3 + 5 * r.square()",
         "(4 if steep else 8 * _TAIL)": "(4 if steep else 7 * _TAIL)",
@@ -766,7 +774,8 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     ("inference/posterior/topics.py", "inference/posterior/test_sample.py -k documents"): {
         "counts / lengths[rows, None].clamp(min=1.0)": "counts",
         "log_dirichlet(alpha, generator)": "log_dirichlet(2 * alpha, generator)",
-        "words[here] = torch.multinomial(topic": "words[here] = torch.multinomial(topics[0]",
+        "split_counts(counts[some][n, k], k, topics": "split_counts(counts[some][n, k], 0 * k, topics",
+        "number.to(X), accumulate=True": "number.to(X)",
     },
     ("inference/posterior/multi_label.py", "inference/posterior/test_sample.py -k label_sets"): {
         "return logit(psi), classifier_view": "return 0 * psi, classifier_view",

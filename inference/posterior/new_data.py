@@ -60,6 +60,8 @@ def read_totals(totals: Any, given: bool, number: int, like: Tensor) -> Tensor |
             f"totals is {shown(totals)}; the rows are counts whose total is not modelled: pass one, such as "
             f"totals=100, or {number} of them."
         )
+    if (found > 2**53).any():
+        raise ValueError(f"totals is {shown(totals)}; expected at most 2^53, up to which floats are exact.")
     return found.to(like).expand(number)
 
 

@@ -14,10 +14,11 @@ from torch.distributions import Dirichlet, kl_divergence
 
 from ...models.arrays import as_features, like
 from ...models.base import Model
-from ...models.distributions.sampling import log_dirichlet
+from ...models.distributions.sampling import log_dirichlet, split_counts
 from ...models.domains import Whole, read, shown
 from ...models.priors.topics import mean_proportions
 from ...models.sparse import SparseRows
+from ...models.sums import row_chunks
 from ...models.topics import TopicData, require_counts
 from ..running.chains import LABELS
 from ..structures import Draw, Structure, register_structure
@@ -195,19 +196,17 @@ class TopicPosterior(ScorePrediction, Posterior):
 def _documents(draw: Draw, lengths: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Draw documents [n, V] with given numbers of tokens [n]; also the numbers [n, K] of tokens of each topic."""
     topics = draw["topics"]
-    alpha = draw["document_concentration"].double().expand(len(lengths), len(topics))
-    most = max(int(lengths.max()), 1)
-    own = torch.multinomial(log_dirichlet(alpha, generator).exp(), most, replacement=True, generator=generator)
-    words = torch.empty_like(own)
-    for k, topic in enumerate(topics):
-        here = own == k
-        number = int(here.sum())
-        if number:
-            words[here] = torch.multinomial(topic, number, replacement=True, generator=generator)
-    counted = (torch.arange(most, device=own.device) < lengths.unsqueeze(1)).to(topics)
-    tables = (topics.new_zeros(len(own), width) for width in (topics.shape[1], len(topics)))
-    X, counts = (table.scatter_add_(1, index, counted) for table, index in zip(tables, (words, own), strict=True))
-    return X, counts
+    K, V = topics.shape
+    alpha = draw["document_concentration"].double().expand(len(lengths), K)
+    documents = torch.arange(len(lengths), device=topics.device)
+    X, counts = topics.new_zeros(len(lengths), V), alpha.new_zeros(len(lengths), K)
+    n, k, number = split_counts(lengths, documents, log_dirichlet(alpha, generator).exp(), generator)
+    counts[n, k] = number
+    for some in row_chunks(X, min(int(lengths.max()), K * V)):
+        n, k = torch.nonzero(counts[some], as_tuple=True)
+        own, word, number = split_counts(counts[some][n, k], k, topics, generator)
+        X[some].index_put_((n[own], word), number.to(X), accumulate=True)
+    return X, counts.to(X)
 
 
 def _summaries(posterior: TopicPosterior) -> Draw:

@@ -2,7 +2,7 @@
 
 from .inverse_gaussian import InverseGaussian, inverse_gaussian
 from .polya_gamma import PolyaGamma, polya_gamma
-from .sampling import draw, draw_categorical, log_dirichlet, log_gamma_draw, normals, uniforms
+from .sampling import draw, draw_categorical, log_dirichlet, log_gamma_draw, normals, split_counts, uniforms
 
 __all__ = [
     "InverseGaussian",
@@ -14,5 +14,6 @@ __all__ = [
     "log_gamma_draw",
     "normals",
     "polya_gamma",
+    "split_counts",
     "uniforms",
 ]

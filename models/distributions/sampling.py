@@ -72,6 +72,29 @@ def draw_categorical(log_weights: Tensor, uniforms: Tensor) -> Tensor:
     return torch.searchsorted(cumulative, level.to(total.dtype), right=True).squeeze(-1)
 
 
+def split_counts(
+    totals: Tensor, law: Tensor, probs: Tensor, generator: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Counts of Multinomial(totals_m, probs of law_m), for totals [M], laws [M] in 0..K-1 and probabilities [K, D].
+
+    They are the entries that are not 0: (m [E], column [E], count [E] in double precision). The columns are halved
+    again and again, and the total of each part is parted by a binomial draw.
+    """
+    gap = (1 << (probs.shape[1] - 1).bit_length()) - probs.shape[1]
+    levels = [torch.nn.functional.pad(probs.double(), (0, gap))]
+    while levels[-1].shape[1] > 1:
+        levels.append(levels[-1][:, ::2] + levels[-1][:, 1::2])
+    row = torch.nonzero(totals).squeeze(1)
+    part, count = torch.zeros_like(row), totals[row].double()
+    for halves, whole in zip(levels[-2::-1], levels[:0:-1], strict=True):
+        share = halves[law[row], 2 * part] / whole[law[row], part]
+        first = torch.binomial(count, share, generator=generator)
+        row, part, count = row.repeat(2), torch.cat([2 * part, 2 * part + 1]), torch.cat([first, count - first])
+        used = count > 0
+        row, part, count = row[used], part[used], count[used]
+    return row, part, count
+
+
 _DRAWS: set[Callable[..., Any]] = {
     *(torch.bernoulli, torch.binomial, torch.multinomial, torch.normal, torch.poisson, torch.rand, torch.randint),
     *(torch.randn, torch.randperm, torch._sample_dirichlet, torch._standard_gamma, Tensor.bernoulli),

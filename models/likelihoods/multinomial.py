@@ -17,8 +17,10 @@ from torch.distributions import Distribution
 from torch.types import _size
 
 from ..compiled import register_compiled
+from ..distributions import split_counts
 from ..domains import PositiveNumbers
 from ..sparse import Rows, SparseRows, entries_sum
+from ..sums import row_chunks
 from .base import Parameters, Sample, hyperparameter
 from .counts import CountFamily, finite_log, log_rising
 
@@ -75,9 +77,12 @@ class MultinomialDirichlet(CountFamily):
         if totals is None:
             return super().draw_rows(parameters, generator)
         probs = parameters["probs"]
-        words = torch.multinomial(probs, max(int(totals.max()), 1), replacement=True, generator=generator)
-        counted = torch.arange(words.shape[1], device=words.device) < totals.unsqueeze(1)
-        return torch.zeros_like(probs).scatter_add_(1, words, counted.to(probs))
+        found = torch.zeros_like(probs)
+        for some in row_chunks(probs, probs.shape[1]):
+            own = torch.arange(len(probs[some]), device=probs.device)
+            row, column, count = split_counts(totals[some], own, probs[some], generator)
+            found[some][row, column] = count.to(probs)
+        return found
 
     def log_density(self, X: Rows, parameters: Parameters) -> Tensor:
         return self.linear_log_density(X, finite_log(parameters["probs"]))

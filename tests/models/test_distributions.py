@@ -12,7 +12,7 @@ import pytest
 import torch
 from scipy.integrate import quad
 from scipy.special import log_ndtr, ndtr
-from scipy.stats import kstest, norm
+from scipy.stats import chisquare, kstest, multinomial, norm
 
 from regbayes.models import host
 from regbayes.models.distributions import (
@@ -25,6 +25,7 @@ from regbayes.models.distributions import (
     log_gamma_draw,
     normals,
     polya_gamma,
+    split_counts,
     uniforms,
 )
 from regbayes.models.distributions.matrix_normal import MatrixNormal
@@ -308,6 +309,33 @@ def test_categorical_draws_have_their_frequencies_and_never_weight_zero(dtype, g
     assert ((share - weights).abs() <= error + 1e-7 * (weights > 0)).all()
     edges = torch.tensor([[0.0, 1 - 1e-16], [1.0, 0.0]], dtype=torch.float64, device=generator.device)
     assert draw_categorical(weights.log().expand(2, 2, 5), edges).tolist() == [[1, 2], [3, 0]]
+
+
+def test_split_counts_are_multinomial(generator):
+    """All cells of three tokens against their probabilities; moments of many tokens, by two laws in turn."""
+    probs = torch.tensor([[0.5, 0.0, 0.2, 0.3, 0.0], [0.0, 0.1, 0.0, 0.0, 0.9]], dtype=torch.float64)
+    probs, law = probs.to(generator.device), torch.arange(NUM_DRAWS, device=generator.device) % 2
+
+    def table(total: float) -> torch.Tensor:
+        row, column, count = split_counts(torch.full_like(law, total).double(), law, probs, generator)
+        assert (count > 0).all()
+        return torch.zeros(NUM_DRAWS, 5).double().index_put((row.cpu(), column.cpu()), count.cpu())
+
+    few, (first, second) = table(3), probs.cpu()
+    assert (few.sum(1) == 3).all()
+    assert not few[::2][:, first == 0].any()
+    assert not few[1::2][:, second == 0].any()
+    cells, found = few[::2][:, first > 0].unique(dim=0, return_counts=True)
+    expected = multinomial(3, first[first > 0].numpy()).pmf(cells.numpy()) * NUM_DRAWS / 2
+    assert len(cells) == 10
+    assert chisquare(found.numpy(), expected).pvalue > KS_LEVEL
+    many = table(1e9)[::2]
+    assert (many.sum(1) == 1e9).all()
+    gaps, covariance = (many - 1e9 * first) / 1e9**0.5, first.diag() - first.outer(first)
+    for i in first.nonzero().flatten():
+        assert_centered(gaps[:, i], 0)
+        for j in first.nonzero().flatten():
+            assert_centered(gaps[:, i] * gaps[:, j], covariance[i, j])
 
 
 def test_draws_are_functions_of_the_generator(generator):
