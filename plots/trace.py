@@ -30,7 +30,7 @@ def plot_trace(posteriors: Mapping[str, Posterior], ax: Axes | None = None) -> A
         for chain, (values, seconds) in enumerate(zip(trace.values.cpu(), trace.seconds.cpu(), strict=True)):
             done = ~values.isnan()
             values, seconds = values[done].numpy(), seconds[done].numpy()
-            if not alone:
+            if not alone and len(values):  # a chain may have none yet
                 way = values[-1] - values[0]
                 values = (values - values[0]) / way if way != 0 else values * 0 + 1
             label = (f"{name} ({trace.name})" if not alone else trace.name) if chain == 0 else None
