@@ -10,11 +10,16 @@ from matplotlib.axes import Axes
 from torch import Tensor
 
 from ..inference import TopicPosterior
+from ..models.domains import Whole, read
 from .axes import COLORS, axes_or_new, require_posterior
 
 
 def plot_topics(
-    posterior: TopicPosterior, vocabulary: Sequence[Any] | None = None, *, num_words: int = 8, ax: Axes | None = None
+    posterior: TopicPosterior,
+    vocabulary: Sequence[Any] | None = None,
+    *,
+    num_words: int | None = None,
+    ax: Axes | None = None,
 ) -> Axes:
     """Topics as bars of their weights in the score, with their most probable words beside them.
 
@@ -25,15 +30,17 @@ def plot_topics(
     Parameters
     ----------
     vocabulary : the name of each column of X [V]; None: its number
-    num_words : words of each topic
+    num_words : words of each topic; None: 8, or all V if there are fewer
     """
     require_posterior(posterior, TopicPosterior)
+    V = posterior.samples["topics"].shape[2]
+    number = read("num_words", min(_NUM_WORDS, V) if num_words is None else num_words, Whole(1, V))
     draw = posterior.representative
     sizes, weights = (_numbers(posterior.samples[name][draw]) for name in ("topic_sizes", "weights"))
     unscored = not weights.shape[1]
     if unscored:
         weights = (sizes / sizes.sum())[:, None]
-    words = [" ".join(map(str, found)) for found in posterior.top_words(num_words, vocabulary)]
+    words = [" ".join(map(str, found)) for found in posterior.top_words(number, vocabulary)]
     strongest, value = weights.argmax(1), weights.max(1)
     classes = posterior.model.classes
     if weights.shape[1] > 1 and classes is not None:
@@ -49,3 +56,6 @@ def plot_topics(
 
 def _numbers(values: Tensor) -> np.ndarray:
     return np.asarray(values.cpu(), dtype=np.float64)
+
+
+_NUM_WORDS = 8
