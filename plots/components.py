@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import cycle
 from typing import Any
 
@@ -27,11 +26,12 @@ def plot_components(posterior: PartitionPosterior, X: Any, y: Any = None, ax: Ax
     An ellipse holds two standard deviations of a component's points. The line inside it is where the component's
     hyperplane meets the plane that is parallel to the picture and goes through the component's mean; a component whose
     hyperplane misses its ellipse has no line. With more than two classes it separates the two most frequent classes of
-    the component.
+    the component, and ordered classes meet there at the threshold between these two (the mean of several).
 
     Parameters
     ----------
-    X, y : points [N, D] and their labels [N] of any kind; without y, predicted classes. Real targets are ignored
+    X, y : points [N, D] and their labels [N] of any kind; without y, predicted classes. Real targets are ignored. A
+        label is missing where it is NaN, or after a fit with missing labels -1, unless that is a class
     """
     require_posterior(posterior, PartitionPosterior)
     rows, ax = as_points(X), axes_or_new(ax)
@@ -46,7 +46,7 @@ def plot_components(posterior: PartitionPosterior, X: Any, y: Any = None, ax: Ax
     for index, position in enumerate(np.argsort(-sizes, kind="stable")):
         component, color = components[position], color_of(index)
         own = assignments == component
-        for label, marker in zip(range(len(names)), _markers(), strict=False):
+        for label, marker in _markers(labels, len(names)).items():
             across, up = points[own & (labels == label)].T
             ax.scatter(across, up, s=14, marker=marker, color=color, alpha=0.6, linewidths=0.5)
         mean, root = points[own].mean(0), _root_covariance(points[own])
@@ -56,7 +56,7 @@ def plot_components(posterior: PartitionPosterior, X: Any, y: Any = None, ax: Ax
         if ends is not None:
             outline = [patheffects.withStroke(linewidth=4.5, foreground="white")]
             lines += ax.plot(*(mean + ends).T, color=color, linewidth=2.2, path_effects=outline, zorder=3)
-    handles = [*_class_handles(names), *_component_handles(np.sort(sizes)[::-1]), *_hyperplane_handles(lines)]
+    handles = [*_class_handles(names, labels), *_component_handles(np.sort(sizes)[::-1]), *_hyperplane_handles(lines)]
     ax.legend(handles=handles, frameon=False, fontsize="small", handlelength=1)
     ax.set(xlabel="first principal axis", ylabel="second principal axis")
     return ax
@@ -77,24 +77,36 @@ def chord(offset: float, slope: Array, root: Array) -> Array | None:
 _RADIUS = 2.0
 
 
-def _markers() -> Iterator[str]:
-    return cycle("oxs^Dv+P")
+def _markers(labels: NDArray[np.int64], num_classes: int) -> dict[int, str]:
+    """The marker of each class 0..L-1, and of -1 where one of the labels [N] is missing."""
+    markers = dict(zip(range(num_classes), cycle("oxs^Dv+P"), strict=False))
+    return markers | {-1: "."} if (labels < 0).any() else markers
 
 
 def _classes(posterior: PartitionPosterior, X: Any, y: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Names [L] of the classes and the index [N] of each point's; one class where the model has none."""
+    """Names [L] of the classes and the index [N] of each point's, -1 if missing; one class if the model has none."""
     known, coding = posterior.model.classes, coding_of(posterior.model)
     if known is None and (y is None or coding is not None):  # targets that are numbers are no classes
         y = np.zeros(len(X), dtype=int)
     elif y is None:
         y = posterior.predict(X)
     names, labels = as_groups("y", y, len(X))
+    absent = _missing(names, posterior.model)
+    names, labels = names[~absent], np.where(absent, -1, np.cumsum(~absent) - 1)[labels]
     if known is None or len(names) == len(known):
         return names, labels
     known = np.asarray(known.cpu())
     if not np.isin(names, known).all():
         raise ValueError(f"y has {len(names)} classes, but the posterior {len(known)}; pass the labels used in fit.")
-    return known, np.searchsorted(known, names)[labels]
+    return known, np.append(np.searchsorted(known, names), -1)[labels]
+
+
+def _missing(names: NDArray[Any], model: Any) -> NDArray[np.bool_]:
+    """Which of the different labels [L] stand for a missing one: NaN and, if labels of the fit were missing, -1."""
+    if names.dtype.kind not in "if":
+        return np.zeros(len(names), dtype=bool)
+    partial = model.classes is not None and model.loss.takes_missing and -1 not in model.classes
+    return np.isnan(names) | (partial & (names == -1))
 
 
 def _standardized(posterior: PartitionPosterior, rows: Array) -> Array:
@@ -112,13 +124,16 @@ def _hyperplane(
     """(score at the mean, slope [2] along the axes) of a classifier that is linear in x; None without one."""
     weights = np.asarray(posterior.samples["weights"][posterior.representative, component].cpu(), dtype=float)
     seen = getattr(posterior.model, "feature_map", None)
-    if posterior.model.classes is None or seen is None or not seen.column_wise:
+    classes = posterior.model.classes
+    if classes is None or seen is None or not seen.column_wise or weights.shape[1] not in {1, len(classes)}:
         return None
+    first, second = np.argsort(-np.bincount(labels[labels >= 0], minlength=len(classes)), kind="stable")[:2]
     if weights.shape[1] > 1:
-        first, second = np.argsort(-np.bincount(labels, minlength=weights.shape[1]), kind="stable")[:2]
         weights = weights[:, [first]] - weights[:, [second]]
     slope = weights[: len(mean), 0]
     intercept = seen.intercept * weights[len(mean) :, 0].sum()
+    if thresholds := getattr(posterior.model.loss.unmasked, "thresholds", ()):
+        intercept -= np.mean(thresholds[min(first, second) : max(first, second)])
     return float(slope @ mean + intercept), axes.T @ slope
 
 
@@ -137,12 +152,13 @@ def _ellipse(mean: Array, root: Array, color: str) -> Ellipse:
     return Ellipse(tuple(mean), along, across, angle=angle, facecolor=color, edgecolor=color, alpha=0.12)
 
 
-def _class_handles(names: NDArray[Any]) -> list[Line2D]:
-    if len(names) < 2:
+def _class_handles(names: NDArray[Any], labels: NDArray[np.int64]) -> list[Line2D]:
+    markers = _markers(labels, len(names))
+    if len(markers) < 2:
         return []
     return [
-        Line2D([], [], linestyle="", marker=marker, color="0.2", markersize=5, label=f"class {name}")
-        for name, marker in zip(names, _markers(), strict=False)
+        Line2D([], [], linestyle="", marker=marker, color="0.2", markersize=5, label=said)
+        for said, marker in zip([*(f"class {name}" for name in names), "no label"], markers.values(), strict=False)
     ]
 
 

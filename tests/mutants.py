@@ -69,6 +69,22 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "if not alone": "if False",
         "5 * error": "1e9 + error",
     },
+    ("plots/components.py", "plots/test_plots.py -k 'lines or label'"): {
+        "intercept -= ": "intercept += ",
+        "[min(first, second) : max(first, second)]": "",
+        "weights.shape[1] not in {1, len(classes)}": "False",
+        "(partial & (names == -1))": "(names == -1)",
+        "np.isnan(names) |": "",
+        "np.append(np.searchsorted(known, names), -1)": "np.searchsorted(known, names)",
+        "labels[labels >= 0]": "labels",
+    },
+    ("plots/topics.py", "plots/test_plots_features.py -k few_words"): {
+        "min(_NUM_WORDS, V)": "_NUM_WORDS",
+        'read("num_words", ': 'read("num", ',
+    },
+    ("plots/trace.py", "plots/test_plots.py -k trace"): {
+        "if not alone and len(values)": "if not alone",
+    },
     ("plots/features.py", "plots/test_plots_features.py -k without"): {
         "if not psi.shape[1]": "if False",
     },

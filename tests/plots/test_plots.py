@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from matplotlib.patches import Ellipse
 from sklearn.datasets import load_iris, make_blobs
 
 from regbayes.inference import SVI, Gibbs, Posterior, SmallVariance
-from regbayes.models import BNMC, DPM, EpsilonInsensitive, Hinge, InfiniteSVM, SphericalGaussian
+from regbayes.models import BNMC, DPM, ClassTarget, EpsilonInsensitive, Hinge, InfiniteSVM, Ordinal, SphericalGaussian
 from regbayes.plots import plot_components, plot_similarity, plot_trace
 from regbayes.plots.components import chord
 
@@ -58,6 +58,36 @@ def test_lines_of_many_classes_part_the_most_frequent_two(crossed, ax):
         np.testing.assert_allclose(scores[:, left], scores[:, right], atol=1e-6)
 
 
+def test_lines_of_ordered_classes_are_at_their_thresholds(crossed, ax):
+    X = crossed[0]
+    y = np.digitize(X[:, 1], [-2.0, 0.5]) * (X[:, 0] < 0) + np.digitize(X[:, 1], [-0.5, 2.0]) * (X[:, 0] > 0)
+    model = InfiniteSVM(SphericalGaussian(), Hinge(strength=1.0), weight_scale=10.0, target=Ordinal())
+    posterior = SmallVariance(num_components=2, num_restarts=2).fit(model, X, y)
+    plot_components(posterior, X, y, ax=ax)
+    parted = set()
+    for points in unprojected(ax, X, posterior):
+        levels = np.bincount(y[(X[:, 0] < 0) == (points[0, 0] < 0)], minlength=3).argsort()[-2:]
+        scores = posterior.decision_function(points)[:, levels]
+        np.testing.assert_allclose(scores[:, 0], scores[:, 1], atol=1e-6)
+        parted.add(tuple(sorted(levels)))
+    assert parted == {(0, 1), (1, 2)}
+
+
+def test_classes_with_codes_of_their_own_have_no_lines(crossed, ax):
+    X, y, _ = crossed
+    model = InfiniteSVM(SphericalGaussian(), Hinge(strength=1.0), target=Corners())
+    posterior = SmallVariance(num_components=2, num_restarts=1).fit(model, X, y + 2 * (X[:, 0] > 0))
+    assert not plot_components(posterior, X, y + 2 * (X[:, 0] > 0), ax=ax).lines
+
+
+@dataclass(eq=False)
+class Corners(ClassTarget):
+    """Four classes at the corners of a square, by two scores."""
+
+    def codes(self) -> torch.Tensor:
+        return torch.tensor([[-1.0, -1.0], [-1.0, 1.0], [1.0, -1.0], [1.0, 1.0]])
+
+
 def unprojected(ax, X, posterior):
     """Points in the middle of both lines: data of two features are only turned by the picture."""
     scale, loc = posterior.model.feature_map.scale.numpy(), posterior.model.feature_map.loc.numpy()
@@ -79,6 +109,26 @@ def test_every_point_is_drawn_once(crossed, ax, labels):
     assert drawn.shape == (200, 2)
     named = {text.get_text() for text in ax.get_legend().get_texts()}
     assert {f"class {name}" for name in (("no", "yes") if labels == "text" else (0, 1))} <= named
+
+
+@pytest.mark.parametrize("gap", [np.nan, -1])
+def test_points_without_a_label_are_drawn_as_such(crossed, ax, gap):
+    X, y, _ = crossed
+    y = np.where(np.arange(200) % 4 == 0, gap, y).astype(type(gap))
+    posterior = SmallVariance(num_components=2, num_restarts=1).fit(InfiniteSVM(), X, y)
+    for given, classes in ((y, 2), (np.where(y == 0, gap, y), 1), (np.full(200, gap), 0)):
+        ax.clear()
+        plot_components(posterior, X, given, ax=ax)
+        named = [text.get_text() for text in ax.get_legend().get_texts()]
+        assert [float(name.removeprefix("class ")) for name in named[:2]] == [0, 1]
+        assert named[2] == "no label"
+        drawn = [len(points.get_offsets()) for points in ax.collections]
+        assert sum(drawn) == 200
+        assert sum(drawn[2::3]) == {2: 50, 1: 50 + (y == 0).sum(), 0: 200}[classes]
+        assert len(ax.lines) == posterior.num_components or not classes
+    clusters = SmallVariance(num_components=2, num_restarts=1).fit(DPM(), X)
+    names = [text.get_text() for text in plot_components(clusters, X, y).get_legend().get_texts()]
+    assert ("no label" in names, "class -1" in names) == (np.isnan(gap), gap == -1)
 
 
 def test_legend_counts_rows_and_says_what_the_lines_are(crossed, ax):
@@ -142,6 +192,15 @@ def test_traces_of_several_backends_share_a_scale(crossed, ax):
         assert line.get_ydata()[0] == 0
         assert line.get_ydata()[-1] == 1
     assert [text.get_text().split()[0] for text in ax.get_legend().get_texts()] == ["small_variance", "gibbs", "svi"]
+
+
+def test_a_chain_without_a_value_has_no_trace(crossed, ax):
+    posterior = crossed[2]
+    values = torch.stack([torch.full((3,), torch.nan), torch.arange(3.0)]).double()
+    trace = replace(posterior.trace, values=values, seconds=torch.arange(1.0, 4.0).expand(2, 3))
+    plot_trace({"half": posterior.replace(trace=trace), "one": posterior}, ax=ax)
+    assert [len(line.get_ydata()) for line in ax.lines][:2] == [0, 3]
+    assert [text.get_text().split()[0] for text in ax.get_legend().get_texts()] == ["half", "one"]
 
 
 def test_similarity_of_label_sets_is_shown(ax):

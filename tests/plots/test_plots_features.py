@@ -102,3 +102,10 @@ def test_of_several_classes_a_topic_speaks_for_the_one_of_its_largest_weight():
     ax = plot_topics(topic_posterior(3), num_words=1)
     assert [label.get_text() for label in ax.get_yticklabels()] == ["1: 1", "1: 0"]
     assert [bar.get_width() for bar in ax.patches] == [0.0, 2.0]
+
+
+def test_topics_of_few_words_show_all_of_them(ax):
+    words = {len(text.get_text().split()) for text in plot_topics(topic_posterior(2), ax=ax).get_yticklabels()}
+    assert words == {3}
+    with pytest.raises(ValueError, match="num_words is 4; it must be an integer of at least 1 and at most 3"):
+        plot_topics(topic_posterior(2), num_words=4)
