@@ -52,6 +52,10 @@ class RowSource(ABC):
         """
         return self
 
+    def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+        """TypeError: a source is read block by block."""
+        raise TypeError("a source of rows is read block by block: use map_rows(posterior.predict, X)")
+
     @abstractmethod
     def blocks(self, size: int) -> Iterator[Block]:
         """All rows in blocks of `size`, the last one smaller; a source that comes in its own blocks keeps these."""

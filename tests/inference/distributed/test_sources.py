@@ -17,6 +17,7 @@ import scipy.sparse
 import torch
 from torch.utils.data import DataLoader
 
+from regbayes.estimators import Classifier
 from regbayes.inference import SVI, RowsInOrder, RowSource, SmallVariance, map_rows, rows_of
 from regbayes.inference.distributed import mapped
 from regbayes.models import BNMC, DPM, IHMM, LDA, InfiniteLatentSVM, InfiniteSVM
@@ -314,6 +315,13 @@ def test_answers_stream_to_memory_and_to_files(kind, folder, tmp_path) -> None:
         found = pq.read_table(tmp_path / "p.parquet").to_pandas()
         np.testing.assert_allclose(found.to_numpy().squeeze(), answer(X))
     assert found.columns.tolist() == ["predict_proba0", "predict_proba1"]
+
+
+def test_prediction_from_a_source_names_map_rows() -> None:
+    posterior = SmallVariance(num_components=2, num_restarts=1).fit(InfiniteSVM(), X, Y)
+    for call in (posterior.predict, posterior.assign, Classifier(inference=SmallVariance(2)).fit(X, Y).predict):
+        with pytest.raises((ValueError, TypeError), match="map_rows"):
+            call(rows_of(X))
 
 
 def test_what_are_no_rows_is_told_in_words_of_our_own() -> None:
