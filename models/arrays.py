@@ -313,18 +313,19 @@ def as_vector(y: Any, X: Rows) -> Tensor:
 def as_target_matrix(Y: Any, X: Rows, num_tasks: int | None = None, size: str = "num_tasks") -> Tensor:
     """Targets Y [N, M] of any dtype, a column for each of M tasks; finite, or NaN where a row has no target in a task.
 
-    `size` is the name of the model's argument that gives M.
+    `size` is the name of the model's argument that gives M: of tasks, or of labels.
     """
-    given_tensor = isinstance(Y, Tensor)
+    columns, given_tensor = size.removeprefix("num_"), isinstance(Y, Tensor)
     Y = as_tensor("Y", Y, " Give a number for each label.")
     if Y.ndim != 2 or len(Y) != len(X) or not Y.shape[1]:
-        hint = " Use by_task(y, tasks), or y.reshape(-1, 1) for a single task." if Y.ndim == 1 else ""
+        alone = Y.ndim == 1 and columns == "tasks"
+        hint = " Use by_task(y, tasks), or y.reshape(-1, 1) for a single task." if alone else ""
         raise ValueError(
-            f"Y has shape {tuple(Y.shape)}; expected [{len(X)}, M], a row for each row of X and a column for each of M "
-            f"tasks, NaN where a row has no target.{hint}"
+            f"Y has shape {tuple(Y.shape)}; expected [{len(X)}, {num_tasks or 'M'}], a row for each row of X and a "
+            f"column for each of {num_tasks or 'M'} {columns}, NaN where a row has no target.{hint}"
         )
     if num_tasks is not None and Y.shape[1] != num_tasks:
-        raise ValueError(f"Y has {Y.shape[1]} columns, but the model has {num_tasks} {size[4:]} ({size}).")
+        raise ValueError(f"Y has {Y.shape[1]} columns, but the model has {num_tasks} {columns} ({size}).")
     return _beside(Y, X, given_tensor)
 
 

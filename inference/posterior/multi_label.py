@@ -14,6 +14,7 @@ the mean total r and the share q_c prop. to psi_c sigma(f_c).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Self
 
@@ -302,11 +303,11 @@ class MultiLabelPosterior(Clustering, Posterior):
             raise ValueError(
                 f"known is {shown(known)}; labels that are counts cannot be known one by one: leave it out."
             )
-        labels = self.model.labels(rows, known).to_dense()
         try:
+            labels: Tensor = self.model.labels(rows, known).to_dense()
             MaskedBernoulli().check(labels)
         except ValueError as error:
-            raise ValueError(str(error).replace("X has", "known has")) from None
+            raise ValueError(re.sub("^[XY] ", "known ", str(error))) from None
         return rows, labels
 
 

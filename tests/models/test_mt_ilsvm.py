@@ -211,6 +211,7 @@ def refused(words: str, X: Any = X, Y: Any = Y, **parts: Any) -> None:
 def test_what_is_refused() -> None:
     refused("the target y is None", Y=None)
     refused("Y has shape (12,); expected [12, M]", Y=Y[:, 0])
+    refused("Use by_task(y, tasks)", Y=Y[:, 0])
     refused("Y has shape (3, 2); expected [12, M]", Y=Y[:3])
     refused("Y has 2 columns, but the model has 3 tasks", num_tasks=3)
     refused("y has the labels [0, 1, 2]", Y=torch.where(X[:, :2] > 3, 2.0, Y))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch import Tensor
@@ -61,3 +63,17 @@ def test_probabilities_of_a_coupled_joint_are_calibrated(backend, tmp_path) -> N
     assert torch.equal(Posterior.load(tmp_path / "fit").predict_proba(X), better.predict_proba(X))
     with pytest.raises(ValueError, match="one probability for each label, and no two views to weigh"):
         posterior.weighing(0.5)
+
+
+def test_known_labels_are_named_where_they_are_refused() -> None:
+    posterior = BACKENDS[1].fit(BNMC(truncation=3), X, Y)
+    for known, words in (
+        (Y[:3], "known has shape (3, 3); expected [90, 3], a row for each row of X and a column for each of 3 labels"),
+        (Y[:, 0], "known has shape (90,); expected [90, 3], a row for each row of X and a column for each of 3 labels"),
+        (Y[:, :2], "known has 2 columns, but the model has 3 labels (num_labels)."),
+        (Y / 2, "known has a value that is "),
+        ("x", "known cannot be read as an array of numbers"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(words)) as caught:
+            posterior.predict_proba(X, known=known)
+        assert "by_task" not in str(caught.value)
