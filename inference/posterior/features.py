@@ -118,7 +118,7 @@ class FeaturePosterior(BinaryFeatures, ScorePrediction, Posterior):
 
         Raises
         ------
-        NotImplementedError    if the loss has no known conjugate.
+        NotImplementedError    if the loss has no known conjugate, as with any loss of ordered classes.
         """
         if self.model.coding is None:
             raise ValueError(f"{type(self.model).__name__} has no labels to predict: fit InfiniteLatentSVM().")
@@ -126,6 +126,8 @@ class FeaturePosterior(BinaryFeatures, ScorePrediction, Posterior):
         changes = {"loss": loss, "weight_scale": weight_scale}
         model = self.model.replace(**{name: value for name, value in changes.items() if value is not None})
         model, data = model.prepare(rows, y)
+        if model.loss.target == "level":
+            raise NotImplementedError("refit solves duals, which no loss of ordered classes has: keep the fit's own.")
         rows = data.X if data.observed is None else data.X.masked_fill(data.observed == 0, torch.nan)
         found = []
         for index in range(sum(self.num_draws)):

@@ -10,7 +10,7 @@ from regbayes.datasets import make_bars
 from regbayes.inference import SVI, FeaturePosterior, Gibbs, Posterior, SmallVariance
 from regbayes.inference.bits.rows import BinaryRows, LoadingMoments, best_features, infer_features, row_bounds
 from regbayes.inference.posterior.features import different_rows
-from regbayes.models import Hinge, InfiniteLatentSVM, LatentFeatureModel, LinearGaussian, Logistic, StudentT
+from regbayes.models import Hinge, InfiniteLatentSVM, LatentFeatureModel, LinearGaussian, Logistic, Ordinal, StudentT
 
 BARS = make_bars(40, noise=0.3)
 NEW = make_bars(12, noise=0.6, seed=1).X
@@ -135,6 +135,9 @@ def test_refitted_classifiers_are_svms_on_features_without_labels(num_classes: i
 def test_a_refit_of_what_cannot_be(posterior: FeaturePosterior) -> None:
     with pytest.raises(NotImplementedError, match="conjugate"):
         posterior.refit(BARS.X, BARS.y, loss=StudentT())
+    ordered = posterior.replace(model=posterior.model.replace(target=Ordinal()))
+    with pytest.raises(NotImplementedError, match="no loss of ordered classes"):
+        ordered.refit(BARS.X, BARS.y, loss=Hinge())
     with pytest.raises(ValueError, match="weight_scale is -1"):
         posterior.refit(BARS.X, BARS.y, weight_scale=-1.0)
     with pytest.raises(ValueError, match=r"has 35 features, but the model was fitted with 36"):
