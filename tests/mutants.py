@@ -85,6 +85,23 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     ("plots/trace.py", "plots/test_plots.py -k trace"): {
         "if not alone and len(values)": "if not alone",
     },
+    ("inference/posterior/features.py", "inference/posterior/test_feature_posterior.py -k cannot_be"): {
+        'model.loss.target == "level"': "False",
+    },
+    ("inference/posterior/scores.py", "inference/posterior/test_posterior.py -k 'likelihoods_of or ordered'"): {
+        "if self.model.coding is None:\n            raise": "if False:\n            raise",
+        "self.model.loss.is_likelihood and coding is not None": "coding is not None",
+    },
+    ("inference/posterior/multi_label.py", "inference/posterior/test_label_posterior.py -k named"): {
+        '"^[XY] "': '"^X "',
+    },
+    ("models/arrays.py", "inference/posterior/test_label_posterior.py -k named"): {
+        'Y.ndim == 1 and columns == "tasks"': "Y.ndim == 1",
+        "{num_tasks or 'M'} {columns}": "M tasks",
+    },
+    ("inference/distributed/sources.py", "inference/distributed/test_sources.py -k names_map_rows"): {
+        "use map_rows(posterior.predict, X)": "",
+    },
     ("plots/features.py", "plots/test_plots_features.py -k without"): {
         "if not psi.shape[1]": "if False",
     },

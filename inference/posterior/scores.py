@@ -71,8 +71,9 @@ class ScorePrediction:
         they are means over q(eta) too, if the posterior keeps its spread (`precision_tril`); else eta has its mean, and
         so have the features, or topics, of a row. `SmallVariance` has one draw, a point.
 
-        A hinge is not a likelihood: the values are then its pseudo-likelihood at the posterior mean score, normalized
-        over the classes. They rank classes but are not calibrated (`Classifier` fits a slope by folds).
+        A hinge is not a likelihood, nor is a loss of ordered classes (`Ordinal`), even with `Logistic`: the values are
+        then its pseudo-likelihood at the posterior mean score, normalized over the classes. They rank classes but are
+        not calibrated (`Classifier` fits a slope by folds).
 
         In a posterior `with_slope`, such as `regbayes fit` saves after a search, they are softmax(slope scores), and in
         one `averaged_with` others too, with slope 1 if it has none.
@@ -131,6 +132,8 @@ class ScorePrediction:
         ------
         ValueError    if the loss is no likelihood of labels, or on a label that the model does not know.
         """
+        if self.model.coding is None:
+            raise ValueError(f"y is given, but {type(self.model).__name__} has no labels: leave y out.")
         if not self.averages_probabilities:
             raise ValueError(
                 f"y is given, but loss={self.model.loss!r} of {type(self.model).__name__} is no likelihood of labels: "

@@ -27,6 +27,7 @@ from regbayes.models import (
     InfiniteSVM,
     Logistic,
     MultinomialDirichlet,
+    Ordinal,
     PoissonGamma,
     SphericalGaussian,
     Standardized,
@@ -375,6 +376,16 @@ def test_likelihoods_of_draws_have_the_density_and_the_probabilities_for_their_m
     torch.testing.assert_close(found, torch.where(labels == 1, alone, both))
     with pytest.raises(ValueError, match=r"loss=Hinge\(\) of InfiniteSVM is no likelihood of labels"):
         gibbs.log_likelihood(X, Y)
+    with pytest.raises(ValueError, match="y is given, but DPM has no labels: leave y out"):
+        made(DPM(), X).log_likelihood(X, Y)
+
+
+def test_probabilities_of_ordered_classes_are_those_at_the_mean_score() -> None:
+    """With a logistic factor log p(l) - log p(l - 1) = f - b_l, at one f."""
+    posterior = made(InfiniteSVM(loss=Logistic(), target=Ordinal()), X, torch.arange(60) % 3)
+    gaps = posterior.predict_proba(X).log().diff(dim=1)
+    low, high = posterior.model.loss.thresholds
+    torch.testing.assert_close(gaps[:, 0] - gaps[:, 1], torch.full((60,), high - low, dtype=torch.float64))
 
 
 @pytest.mark.filterwarnings("default")
