@@ -67,6 +67,8 @@ class Clustering:
     def partition(self, loss: str = "vi") -> Tensor:
         """The partition [N] int64 of the training points in the draw with the least posterior expected loss.
 
+        The draw is one of at most 50, evenly spaced, over which the expectation is taken as well.
+
         Parameters
         ----------
         loss : "vi" (variation of information) or "binder" (pairs put together or apart wrongly)
@@ -76,8 +78,9 @@ class Clustering:
     def consensus(self, loss: str = "vi", *, num_draws: int = 200, num_runs: int = 8, seed: int = 0) -> Tensor:
         """The partition [N] int64 of the training points with the least posterior expected loss; it need not be a draw.
 
-        It is found by greedy search, and its expected loss is never above that of any draw. It represents the draws
-        and is not more accurate than they are: on labelled sets it is level with their mean, not with the best draw.
+        It is found by greedy search, and its expected loss is never above that of any draw that is used. It represents
+        the draws and is not more accurate than they are: on labelled sets it is level with their mean, not with the
+        best draw.
         Its blocks 0, 1, ... are in decreasing order of size. They are not components of a draw, so new rows cannot be
         assigned to them (see `partition`).
 
