@@ -17,6 +17,7 @@ import pyro
 import torch
 from pyro import infer, poutine
 from pyro.infer import autoguide
+from pyro.poutine.runtime import _DIM_ALLOCATOR, _PYRO_STACK
 
 from ...models.domains import Count, Natural, OneOf, Positive, Seed
 from ..backend import Backend
@@ -275,8 +276,22 @@ def _guide_kernel(backend: Autoguide, sites: Sites[P, D, S]) -> Kernel:
 
 def _alone(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function that runs Pyro, in one thread at a time: Pyro has one stack of handlers for all threads."""
-    with _PYRO:
+    with _PYRO, _without_handlers():
         return function(*arguments)
+
+
+@contextmanager
+def _without_handlers() -> Iterator[None]:
+    """A context in which no handlers and no plates of the caller are active."""
+    stacks = _PYRO_STACK, _DIM_ALLOCATOR._stack
+    callers = [stack[:] for stack in stacks]
+    for stack in stacks:
+        stack.clear()
+    try:
+        yield
+    finally:
+        for stack, own in zip(stacks, callers, strict=True):
+            stack[:] = own
 
 
 def _value(state: EngineState[S] | GuideState, data: KernelData, model: Model) -> float:

@@ -200,3 +200,14 @@ def test_a_program_with_sites_of_its_own_is_refused() -> None:
 def test_a_truncation_that_binds_is_told(backend) -> None:
     with pytest.warns(TruncationWarning, match=r"truncation=4, or with Gibbs\(\)"):
         backend.fit(DPM(SphericalGaussian(), truncation=2), 20 * X)
+
+
+@pytest.mark.parametrize("backend", [NUTS(3, 3, max_tree_depth=2), Autoguide(num_steps=5, num_samples=2)], ids=repr)
+def test_handlers_and_plates_around_a_fit_do_not_reach_its_program(backend) -> None:
+    model = InfiniteSVM(SphericalGaussian(), truncation=2)
+    alone = backend.fit(model, X, Y).trace.values
+    with pyro.poutine.scale(scale=0.1), pyro.plate("outside", 3), pyro.poutine.trace() as seen:
+        assert torch.equal(backend.fit(model, X, Y).trace.values, alone)
+        pyro.sample("own", dist.Delta(X.new_zeros(3)))
+    assert seen.trace.nodes["own"]["scale"] == 0.1
+    assert [frame.name for frame in seen.trace.nodes["own"]["cond_indep_stack"]] == ["outside"]
