@@ -6,11 +6,12 @@ Callers write `host.on_cpu(X)`, with the module's name, so that a test can run a
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from threading import Lock
+from threading import Lock, local
 from typing import Any, Protocol
 
 import torch
@@ -59,29 +60,58 @@ def require_room(name: str, value: Any, num_bytes: float, device: Any = "cpu", *
         )
 
 
-class _Shared:
-    """The number of active contexts, and the number of threads before the first."""
+@dataclass
+class _Contexts:
+    """The number of active contexts, of one thread or of all, and the number of threads before the first."""
 
-    lock, running, before = Lock(), 0, 1
+    running: int = 0
+    before: int = 0  # 0: there was none yet
+
+
+class _Own(local):
+    """The contexts of this thread."""
+
+    def __init__(self) -> None:
+        self.contexts = _Contexts()
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
     """A context in which operations use one thread: on chunks of rows they end before other threads would start.
 
-    If other programs use the cores, an operation waits for its threads many times as long as it computes.
+    If other programs use the cores, an operation waits for its threads many times as long as it computes. Afterwards
+    the calling thread has as many as before. A thread that torch first sees during another's context has one until its
+    own context ends, since torch starts a thread with the number that any other has set last.
     """
-    with _Shared.lock:
-        if not _Shared.running:
-            _Shared.before = torch.get_num_threads()
-        _Shared.running += 1
+    own = _OWN.contexts
+    with _LOCK:
+        known = torch.get_num_threads()
+        is_new = known == 1 and not own.before and _ALL.running
+        if not own.running:
+            own.before = _ALL.before if is_new else known
+        if not _ALL.running:
+            _ALL.before = known
+        own.running, _ALL.running = own.running + 1, _ALL.running + 1
         torch.set_num_threads(1)
     try:
         yield
     finally:
-        with _Shared.lock:
-            _Shared.running -= 1
-            torch.set_num_threads(_Shared.before)
+        with _LOCK:
+            own.running, _ALL.running = own.running - 1, _ALL.running - 1
+            if not own.running:
+                torch.set_num_threads(own.before)
+
+
+def in_forks(renew: Callable[[], None]) -> None:
+    """Call a function in every process that is forked from this one, where other threads do not go on."""
+    if hasattr(os, "register_at_fork"):  # not on Windows
+        os.register_at_fork(after_in_child=renew)
+
+
+def _renew() -> None:
+    """Forget the contexts of other threads, and the lock that one of them may hold."""
+    global _LOCK
+    _LOCK, _ALL.running = Lock(), _OWN.contexts.running
 
 
 @contextmanager
@@ -111,3 +141,5 @@ def _room(device: torch.device) -> float:
 
 
 _LIMIT = Path("/sys/fs/cgroup/memory.max")
+_LOCK, _ALL, _OWN = Lock(), _Contexts(), _Own()
+in_forks(_renew)

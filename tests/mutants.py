@@ -937,9 +937,23 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "zip(known, sums, strict=True)": "zip(known, sums[::-1], strict=True)",
     },
     ("models/host.py", "test_threads.py -k 'one_thread or again'"): {
-        "            torch.set_num_threads(_Shared.before)": "            pass",
-        "        if not _Shared.running:\n            _Shared": "        if True:\n            _Shared",
+        "                torch.set_num_threads(own.before)": "                pass",
+        "            if not own.running:\n": "            if True:\n",
+        "        if not _ALL.running:\n": "        if True:\n",
+        "_ALL.before if is_new else known": "known",
+        "known == 1 and not own.before and _ALL.running": "known == 1 and _ALL.running",
         "        torch.set_num_threads(1)": "        pass",
+    },
+    ("models/host.py", "test_threads.py -k child"): {
+        "_LOCK, _ALL.running = Lock(), _OWN.contexts.running": "_LOCK = Lock()",
+    },
+    ("inference/pyro_engines/backend.py", "test_threads.py -k child"): {
+        "    _PYRO = RLock()\n\n": "    pass\n\n",
+    },
+    ("inference/pyro_engines/backend.py", "inference/pyro_engines/test_pyro_engines.py -k handlers"): {
+        "        stack.clear()": "        pass",
+        "            stack[:] = own": "            pass",
+        "_PYRO_STACK, _DIM_ALLOCATOR._stack": "(_PYRO_STACK,)",
     },
     ("inference/posterior/label_calibration.py", "models/test_bnmc.py -k 'calibrat or against_itself'"): {
         "slopes = heard * slopes": "slopes = slopes.clone()",

@@ -5,18 +5,21 @@ And the threads of tensor operations, which are another matter: a fit has one.
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import random
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
+from threading import Barrier, Event
 from typing import Any
 
 import pytest
 import torch
 from grid import WAYS, Case, Row, kernels, name_of
 
-from regbayes.inference import SmallVariance, TruncationWarning
+from regbayes.inference import NUTS, SmallVariance, TruncationWarning
+from regbayes.inference.pyro_engines.backend import _alone
 from regbayes.inference.running.sweeps import Sweeps
 from regbayes.models import DPM, InfiniteSVM, host
 
@@ -110,7 +113,52 @@ def test_threads_are_there_again_after_any_fit() -> None:
     assert torch.get_num_threads() == 3
     first, second = host.one_thread(), host.one_thread()
     first.__enter__()
-    second.__enter__()  # of a fit that begins in another thread meanwhile
+    second.__enter__()  # of rows that are read in turns with those of the first
     first.__exit__(None, None, None)
+    assert torch.get_num_threads() == 1
     second.__exit__(None, None, None)
     assert torch.get_num_threads() == 3
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_each_thread_has_its_own_number_again_after_fits_at_once() -> None:
+    def number_after() -> int:
+        with host.one_thread():
+            assert torch.get_num_threads() == 1
+        return torch.get_num_threads()
+
+    with ThreadPoolExecutor(1) as known, ThreadPoolExecutor(1) as new:
+        assert known.submit(torch.get_num_threads).result() == 3
+        known.submit(torch.set_num_threads, 2).result()
+        with host.one_thread(), host.one_thread():
+            assert new.submit(number_after).result() == 3  # as if it had been seen before
+            assert known.submit(number_after).result() == 2
+            known.submit(torch.set_num_threads, 1).result()
+            assert known.submit(number_after).result() == 1
+            assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 3
+
+
+def fit_in_a_child() -> None:
+    assert host._ALL.running == 0
+    NUTS(num_samples=1, num_warmup=1, max_tree_depth=1, progress=False).fit(DPM(truncation=2), torch.eye(2))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # what is tested
+def test_a_child_that_is_forked_during_a_fit_in_another_thread_can_fit() -> None:
+    begun, done = Event(), Event()
+
+    def fit_elsewhere() -> None:
+        with host.one_thread(), host._LOCK:
+            _alone(lambda: begun.set() or done.wait(60))
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(fit_elsewhere)
+        assert begun.wait(60)
+        child = multiprocessing.get_context("fork").Process(target=fit_in_a_child)
+        child.start()
+        child.join(30)
+        done.set()
+    child.kill()
+    assert child.exitcode == 0

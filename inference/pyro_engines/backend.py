@@ -20,6 +20,7 @@ from pyro.infer import autoguide
 from pyro.poutine.runtime import _DIM_ALLOCATOR, _PYRO_STACK
 
 from ...models.domains import Count, Natural, OneOf, Positive, Seed
+from ...models.host import in_forks
 from ..backend import Backend
 from ..protocol import D, D_contra, KernelData, M_contra, Model, S
 from ..running.engine import Chain, Draw, Kernel, Schedule, Sweeps
@@ -319,4 +320,11 @@ def serve(data_type: type[Any], sites: Sites[Any, Any, Any]) -> None:
     Autoguide.register(data_type, _Engine(sites, _guide_kernel))
 
 
+def _renew() -> None:
+    """A lock that no other thread holds."""
+    global _PYRO
+    _PYRO = RLock()
+
+
 _PYRO = RLock()  # module-wide, as Pyro's handlers and parameter store are
+in_forks(_renew)
