@@ -30,7 +30,8 @@ class Interrupts:
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """Handle Ctrl-C here, if this is the main thread and Ctrl-C is not ignored."""
+        """Handle Ctrl-C here, if this is the main thread and Ctrl-C is not ignored; a program's own handler hears of it
+        afterwards."""
         previous = signal.getsignal(signal.SIGINT)
         if threading.current_thread() is not threading.main_thread() or previous in (signal.SIG_IGN, None):
             yield
@@ -43,6 +44,8 @@ class Interrupts:
                 self._later.cancel()
                 self._later.join()
             signal.signal(signal.SIGINT, previous)
+            if self.noted and callable(previous) and previous is not signal.default_int_handler:
+                previous(signal.SIGINT, None)
 
     @contextmanager
     def droppable(self) -> Iterator[None]:

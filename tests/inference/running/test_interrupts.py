@@ -117,3 +117,20 @@ def test_ctrl_c_after_the_last_sweep_is_not_lost(tmp_path: Path, monkeypatch) ->
     with pytest.raises(KeyboardInterrupt):
         SHORT.fit(DPM(), X, checkpoint=file, on_interrupt="raise")
     assert file.exists()
+
+
+def test_a_programs_own_handler_hears_of_ctrl_c_after_the_fit(sweeps: list[int]) -> None:
+    heard: list[Any] = []
+
+    def own(*arguments: Any) -> None:
+        heard.append((len(sweeps), signal.getsignal(signal.SIGINT), *arguments))
+
+    before = signal.signal(signal.SIGINT, own)
+    try:
+        with pytest.warns(FitInterrupted):
+            SHORT.fit(DPM(), X)
+        SHORT.fit(DPM(), X)
+        assert signal.getsignal(signal.SIGINT) is own
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert heard == [(5, own, signal.SIGINT, None)]
