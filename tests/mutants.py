@@ -944,6 +944,13 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "known == 1 and not own.before and _ALL.running": "known == 1 and _ALL.running",
         "        torch.set_num_threads(1)": "        pass",
     },
+    ("inference/running/interrupts.py", "inference/running/test_interrupts.py -k own_handler"): {
+        "                previous(signal.SIGINT, None)": "                pass",
+        "if self.noted and callable(previous)": "if callable(previous)",
+    },
+    ("inference/posterior/base.py", "inference/posterior/test_posterior.py -k without_arviz"): {
+        "except ImportError as error": "except OSError as error",
+    },
     ("models/host.py", "test_threads.py -k child"): {
         "_LOCK, _ALL.running = Lock(), _OWN.contexts.running": "_LOCK = Lock()",
     },

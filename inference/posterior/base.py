@@ -230,8 +230,10 @@ class Posterior:
         X : rows of the fit, whose `log_likelihood` is then a group, for `arviz.loo` and `arviz.waic`
         options : of `log_likelihood`, such as y, or lengths of sequences
         """
-        import arviz
-
+        try:
+            import arviz
+        except ImportError as error:
+            raise ImportError('to_arviz needs arviz: pip install "regbayes[arviz]".') from error
         if len(set(self.num_draws)) != 1:
             raise ValueError(f"The chains have {self.num_draws} draws, but arviz needs equal numbers. Resume the fit.")
         shape = (len(self.num_draws), self.num_draws[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -360,6 +361,12 @@ def test_arviz_gets_chains_and_draws(gibbs: Posterior) -> None:
     groups = gibbs.to_arviz()
     assert groups["posterior"]["num_components"].shape == (2, 10)
     assert float(arviz.ess(groups["posterior"]["concentration"].values.ravel())) > 0
+
+
+def test_without_arviz_it_is_said_where_to_get_it(gibbs: Posterior, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "arviz", None)
+    with pytest.raises(ImportError, match=r'pip install "regbayes\[arviz\]"'):
+        gibbs.to_arviz()
 
 
 def test_likelihoods_of_draws_have_the_density_and_the_probabilities_for_their_mean(gibbs: Posterior) -> None:
