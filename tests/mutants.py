@@ -951,6 +951,10 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     ("inference/posterior/base.py", "inference/posterior/test_posterior.py -k without_arviz"): {
         "except ImportError as error": "except OSError as error",
     },
+    ("inference/markov/paths.py", "inference/markov/test_markov.py -k numpy_set"): {
+        "torch.from_numpy(products[:, :K]) * transition": "products[:, :K] * transition.numpy()",
+        'np.errstate(under="ignore")': "np.errstate()",
+    },
     ("models/host.py", "test_threads.py -k child"): {
         "_LOCK, _ALL.running = Lock(), _OWN.contexts.running": "_LOCK = Lock()",
     },

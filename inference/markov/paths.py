@@ -92,9 +92,9 @@ def smooth(
         products, moves = np.zeros((K, len(columns))), np.zeros((K, K))
         log_columns, room = _transposed(paths.transition), _zeros(len(columns), len(columns), K, K)
         _numba_paths.smooth(log_columns, columns, filtered, bounds, marginals, products, moves, room)
-        moves += products[:, :K] * transition.numpy()
-        table, starts = torch.from_numpy(marginals), marginals[bounds[:-1]].sum(0)
-        result = Smoothed(table, torch.from_numpy(starts), torch.from_numpy(moves), torch.from_numpy(log_weights))
+        table, starts = torch.from_numpy(marginals), torch.from_numpy(marginals[bounds[:-1]].sum(0))
+        expected = torch.from_numpy(moves) + torch.from_numpy(products[:, :K]) * transition
+        result = Smoothed(table, starts, expected, torch.from_numpy(log_weights))
     return Smoothed(*(tensor.to(log_emission) for tensor in result))
 
 
@@ -189,5 +189,6 @@ def _filtered(paths: Paths, compiled: bool | None) -> tuple[Tensor, Tensor]:
     if not _use_compiled(paths, compiled):
         return _in_logs(paths).filter_in_logs(paths)
     table, _, weights = _forward(paths)
-    np.exp(table, out=table, where=table < 0.0)
+    with np.errstate(under="ignore"):
+        np.exp(table, out=table, where=table < 0.0)
     return torch.from_numpy(table), torch.from_numpy(weights)

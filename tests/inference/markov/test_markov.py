@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from chains_of_states import LENGTHS, TABLES, chain
@@ -183,6 +184,17 @@ def test_compiled_and_tensor_code_agree_where_probabilities_are_tiny(kind, scale
         assert torch.equal(*drawn)
         own = start, transition, emission.clone()
         assert torch.equal(sample_paths(*own, lengths, uniforms, slices, in_place=True), drawn[0])
+
+
+def test_numpy_set_to_raise_is_not_hit_by_tiny_probabilities():
+    lengths = [30, 1, 20]
+    start, transition, emission = chain(lengths=lengths)
+    with np.errstate(all="raise"):
+        for scale in (30.0, 300.0, 3000.0):
+            tables = scale * start, scale * transition, scale * emission
+            smooth(*tables, lengths, compiled=True)
+            filter_states(*tables, lengths, compiled=True)
+            sample_paths(*tables, lengths, torch.full((51,), 0.5), compiled=True)
 
 
 @pytest.mark.parametrize("K", [7, 8, 9, 16])
