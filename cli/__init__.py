@@ -23,8 +23,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
     It is 0, 2 for a mistake of the user (reported in one line), 130 for Ctrl-C, or 141 if the reader of the output
-    stops, as under `| head`.
+    stops, as under `| head`. Characters that the encoding of the output lacks become question marks.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
     try:
         options = _parser().parse_args(arguments)
         with warnings.catch_warnings():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import sys
 import textwrap
 from contextlib import nullcontext
 from typing import Any
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from ..inference import FeaturePosterior, PartitionPosterior, Posterior
 from ..inference.distributed.collectives import on_all
 from .errors import CommandError, Interrupted, reported
-from .files import check_output, delimiter_of, interrupted_name, tell_of_older, text_file
+from .files import check_output, delimiter_of, interrupted_name, standard_output, tell_of_older, text_file
 from .fitting import checkpoint_options, compiling_told, when_interrupted
 from .problems import problem_of
 from .progress import bar
@@ -78,7 +77,7 @@ def predict(options: argparse.Namespace) -> None:
     with (
         reported(),
         compiling_told(),
-        text_file(options.output) if to_file else nullcontext(sys.stdout) as file,
+        text_file(options.output) if to_file else nullcontext(standard_output()) as file,
         bar(table.num_rows, "predict", unit="row", hidden=not to_file) as progress,
     ):
         writer = csv.writer(file, delimiter=delimiter_of(options.output), lineterminator="\n")

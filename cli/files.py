@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import os
 import sys
@@ -96,6 +97,12 @@ def text_file(path: str) -> Iterator[TextIO]:
             kept = interrupted_name(path)
             os.replace(partial, kept)
             raise Interrupted(f"the rows done so far are in {str(kept)!r}; nothing was written to {path!r}.") from None
+
+
+def standard_output() -> Any:
+    """Standard output as a text file to write, in UTF-8 as other files are."""
+    buffer = getattr(sys.stdout, "buffer", None)
+    return sys.stdout if buffer is None else codecs.getwriter("utf-8")(buffer)
 
 
 def delimiter_of(path: str) -> str:

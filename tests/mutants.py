@@ -955,6 +955,13 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "torch.from_numpy(products[:, :K]) * transition": "products[:, :K] * transition.numpy()",
         'np.errstate(under="ignore")': "np.errstate()",
     },
+    ("cli/files.py", "cli/test_cli.py -k encoding"): {
+        "return sys.stdout if buffer is None else": "return sys.stdout if True else",
+        'getwriter("utf-8")': 'getwriter("utf-16")',
+    },
+    ("cli/__init__.py", "cli/test_cli.py -k encoding"): {
+        'stream.reconfigure(errors="replace")': "pass",
+    },
     ("models/host.py", "test_threads.py -k child"): {
         "_LOCK, _ALL.running = Lock(), _OWN.contexts.running": "_LOCK = Lock()",
     },

@@ -150,6 +150,22 @@ def test_predictions_are_those_of_the_posterior(fitted, table, capsys):
     assert [int(row["component"]) for row in result] == posterior.assign(X).tolist()
 
 
+def test_output_does_not_depend_on_the_encoding_of_a_terminal(fitted, table, tmp_path, monkeypatch):
+    """A table is in UTF-8 as its file would be; words lose what the terminal cannot show."""
+    posterior, labelled, shown = Posterior.load(fitted), tmp_path / "labelled.csv", io.BytesIO()
+    posterior.metadata["classes"] = ["Kätzchen", "狗"]
+    posterior.save(fitted)
+    predict = ["predict", "--posterior", str(fitted), "--data", str(table)]
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", io.TextIOWrapper(shown, "ascii"))
+        assert main([*predict, "--output", str(labelled)]) == 0
+        assert main(predict) == 0
+        assert shown.getvalue() == labelled.read_bytes()
+        assert main(["info", "--posterior", str(fitted)]) == 0
+        assert b"K?tzchen', '?'" in shown.getvalue()
+    assert "狗" in labelled.read_text("utf-8")
+
+
 def iris(path: Path) -> Path:
     data = load_iris()
     rows = [[*row, data.target_names[label]] for row, label in zip(data.data.tolist(), data.target, strict=True)]
