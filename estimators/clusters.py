@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -20,7 +20,7 @@ from ..inference.hilbert_embedding.mean_families import gaussian_moments
 from ..inference.posterior.components import expected_parameters
 from ..models import DPM, IHMM, Data, DiagonalGaussian, FullGaussian, Mixture, StateSpace
 from ..models.arrays import require_stacked
-from ..models.warning import warn
+from ..models.warning import warn, withheld
 from .base import PosteriorEstimator, goes_on
 from .rows import SortedRows, sort_rows
 from .streams import first_rows, source_of
@@ -46,7 +46,7 @@ class Choice(NamedTuple):
     clusters: int = 0
     posterior: Any = None  # of all rows, in the order of their hash; None: of some, or there was no fit
     place: NDArray[np.int64] | tuple[()] = ()  # [N] where each row stands in that order
-    said: Sequence[warnings.WarningMessage] = ()  # what this fit warned of
+    said: Mapping[str, type[Warning]] = MappingProxyType({})  # what this fit warned of
 
 
 def chosen_mixture(
@@ -109,8 +109,7 @@ def _pilot(model: DPM, rows: SortedRows, components: int | None = None) -> Choic
     number = _NUM_PILOT * (components or model.truncation)
     some = slice(number)
     counts = None if rows.weights is None else rows.weights[some]
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
+    with withheld(Warning) as said:
         pilot = SVI(progress=False)
         found = pilot.fit(model, rows.X[some], sample_weight=counts, on_interrupt="raise")
     bound, clusters = found.trace.best, len(found.partition().unique())
@@ -208,7 +207,7 @@ class Clusterer(_Clusters):
     def _fit_chosen(self, choice: Choice, inference: Backend, rows: Any, weights: NDArray[np.float64] | None) -> None:
         """Fit a choice to all rows, and if the fit is full, one of more components, which may have a higher bound."""
         told = self._fit_one(choice, inference, rows, weights)
-        stopped = any(issubclass(each.category, FitInterrupted) for each in told)
+        stopped = FitInterrupted in told.values()
         if _is_full(self.n_components_, choice.model) and not len(choice.place) and not stopped:
             first, more = self.posterior_, chosen_mixture(inference, rows, weights, 2 * choice.model.truncation)
             said = self._fit_one(more, inference, rows, weights)
@@ -216,18 +215,17 @@ class Clusterer(_Clusters):
                 told = said
             else:
                 self.posterior_ = first
-        for each in told:
-            warn(str(each.message), each.category)
+        for message, category in told.items():
+            warn(message, category)
 
     def _fit_one(
         self, choice: Choice, inference: Backend, rows: Any, weights: NDArray[np.float64] | None
-    ) -> Sequence[warnings.WarningMessage]:
+    ) -> Mapping[str, type[Warning]]:
         """Fit a choice to all rows, or take its own fit to them; the result is what the fit warned of."""
         if self.inference is None and len(choice.place) == len(rows):
             self.posterior_ = choice.posterior.over_rows(torch.as_tensor(choice.place))
             return choice.said
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
+        with withheld(Warning) as said:
             self.fit_posterior((choice.model, inference), rows, None, weights)
         return said
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
@@ -29,7 +28,7 @@ from ..models import (
     by_task,
 )
 from ..models.numbers import as_tensor
-from ..models.warning import warn
+from ..models.warning import warn, withheld
 from .base import NothingLearntWarning, PosteriorEstimator, goes_on
 from .label_folds import can_be_fitted, deal_rows, number_of_folds, taught
 from .label_sets import is_matrix, missing_labels, with_holes
@@ -52,9 +51,9 @@ class _TaskEstimator(PosteriorEstimator):
         """
         model, inference = parts
         rows = sort_rows(X, targets.astype(X.dtype), None, merge=False)
-        with warnings.catch_warnings():
-            if held_out or self.model is None:  # the default stops before components unite
-                warnings.simplefilter("ignore", TruncationWarning)
+        # the default stops before components unite
+        quiet = [TruncationWarning] if held_out or self.model is None else []
+        with withheld(*quiet):
             posterior = inference.fit(model, rows.X, rows.y, on_interrupt="raise" if held_out else self.on_interrupt)
         if isinstance(posterior, MultiLabelPosterior):
             posterior = posterior.over_rows(torch.from_numpy(rows.place))

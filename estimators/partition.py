@@ -13,7 +13,6 @@ well.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, Self
 
 import numpy as np
@@ -25,6 +24,7 @@ from sklearn.utils.metaestimators import available_if
 from ..inference import Backend, SmallVariance, TruncationWarning
 from ..inference.row_weights import weighs, weighs_losses
 from ..models import ConstantColumnWarning, Data, InfiniteSVM, Logistic, Model, StudentT, TopicData
+from ..models.warning import withheld
 from .base import PosteriorEstimator, goes_on
 from .class_weights import class_weights, whole
 from .label_folds import can_be_fitted, number_of_folds
@@ -159,9 +159,7 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
             return None
         splits = splits_of(dealt, copies, rows.weights)
         model, decisions = model.replace(classes=torch.arange(len(self.classes_))), []  # a fold may miss one
-        with warnings.catch_warnings():
-            for told in (ConstantColumnWarning, TruncationWarning):  # the fit to all rows says it
-                warnings.simplefilter("ignore", told)
+        with withheld(ConstantColumnWarning, TruncationWarning):  # the fit to all rows says it
             for train, test in splits:
                 posterior = self.posterior_of((model, inference), rows.taken(*train).sorted(parts), "raise")
                 decisions.append(np.asarray(posterior.decision_function(rows.X[test.place])))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -24,7 +23,7 @@ from ..inference import Backend, SmallVariance
 from ..inference.truncation import TruncationWarning
 from ..models import ConstantColumnWarning
 from ..models.domains import shown
-from ..models.warning import each_once
+from ..models.warning import each_once, withheld
 from .axes import AXES, given_values, require_use
 from .base import PosteriorEstimator
 from .partition import Prepared
@@ -112,9 +111,7 @@ class Search(PosteriorEstimator):
         named = None if groups is None else _read_groups(groups, rows.X)
         axes, search = self._axes(model, inference, rows), (model, searching(inference))
         splits = self._splits(rows, named, copies_of(rows.weights) if copies is None else copies)
-        with warnings.catch_warnings():
-            for told in (ConstantColumnWarning, TruncationWarning):  # the fit to all rows says it once
-                warnings.simplefilter("ignore", told)
+        with withheld(ConstantColumnWarning, TruncationWarning):  # the fit to all rows says it once
             starts = components(search, axes.get("num_components", (None,)), rows)
             found = self._hold_out(search, rows, splits, axes, starts)
         best = self._best(found, [self._best_of(found, places) for places in self._by_size(found)])

@@ -194,9 +194,7 @@ class SparseRows:
 
     @cached_property
     def _compressed(self) -> Tensor:
-        with warnings.catch_warnings():  # torch says once in a process that CSR is in beta and is not checked
-            warnings.simplefilter("ignore", UserWarning)
-            return torch.sparse_csr_tensor(self.starts, self.columns, self.values, size=self.shape)
+        return torch.sparse_csr_tensor(self.starts, self.columns, self.values, size=self.shape)
 
 
 if TYPE_CHECKING:
@@ -273,5 +271,13 @@ def _chunks(X: Tensor, given: Tensor, width: int, function: Function | None) -> 
         yield function(X[rows]), given[rows]
 
 
+def _hear_once() -> None:
+    """Let torch say unheard what it says once in a process: that CSR is in beta and is not checked."""
+    with warnings.catch_warnings():  # which concerns all threads, so not in a fit
+        warnings.simplefilter("ignore", UserWarning)
+        torch.sparse_csr_tensor([0, 0], [], [], size=(1, 1), device="cpu")
+
+
+_hear_once()
 _FEW = 2**10
 _MANY = 8  # with so many groups a product takes as long as additions

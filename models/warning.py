@@ -11,6 +11,10 @@ from contextvars import ContextVar
 
 def warn(message: str, category: type[Warning]) -> None:
     """Warn at the line of the nearest caller outside this package and the code that calls its estimators."""
+    for categories, found in _WITHHELD.get():
+        if issubclass(category, categories):
+            found[message] = category
+            return
     told = _TOLD.get()
     if told is not None and message in told:
         return
@@ -33,5 +37,22 @@ def each_once() -> Iterator[None]:
         _TOLD.reset(token)
 
 
+@contextmanager
+def withheld(*categories: type[Warning]) -> Iterator[dict[str, type[Warning]]]:
+    """A context in which `warn` puts messages of these categories into a dict, with their category, and shows none.
+
+    Unlike `warnings.catch_warnings` it does not concern other threads.
+    """
+    found: dict[str, type[Warning]] = {}
+    token = _WITHHELD.set(((categories, found), *_WITHHELD.get()))
+    try:
+        yield found
+    finally:
+        _WITHHELD.reset(token)
+
+
+_WITHHELD: ContextVar[tuple[tuple[tuple[type[Warning], ...], dict[str, type[Warning]]], ...]] = ContextVar(
+    "withheld", default=()
+)
 _TOLD: ContextVar[set[str] | None] = ContextVar("told", default=None)
 _INNER = {__name__.partition(".")[0], "sklearn", "joblib"}

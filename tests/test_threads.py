@@ -9,19 +9,23 @@ import multiprocessing
 import os
 import random
 import sys
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Event
 from typing import Any
 
 import pytest
+import scipy.sparse
 import torch
 from grid import WAYS, Case, Row, kernels, name_of
 
-from regbayes.inference import NUTS, SmallVariance, TruncationWarning
+from regbayes.estimators import Classifier, ClassifierCV, Clusterer, MultiLabelClassifier
+from regbayes.inference import NUTS, SVI, SmallVariance, TruncationWarning
 from regbayes.inference.pyro_engines.backend import _alone
+from regbayes.inference.running.emptied import warn_if_one_is_left
 from regbayes.inference.running.sweeps import Sweeps
-from regbayes.models import DPM, InfiniteSVM, host
+from regbayes.models import DDPM, DPM, InfiniteSVM, MedLDA, host
 
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore::{TruncationWarning.__module__}.{TruncationWarning.__name__}"),
@@ -118,6 +122,35 @@ def test_threads_are_there_again_after_any_fit() -> None:
     assert torch.get_num_threads() == 1
     second.__exit__(None, None, None)
     assert torch.get_num_threads() == 3
+
+
+ROWS = torch.randn(60, 2, generator=torch.Generator().manual_seed(0)) + 9 * (torch.arange(60) % 2).unsqueeze(1)
+SIDES = (torch.arange(60) % 2).numpy()
+
+
+@pytest.mark.parametrize(
+    "fit",
+    [
+        lambda: Clusterer().fit(ROWS),
+        lambda: Classifier(InfiniteSVM(), SVI(num_steps=3), num_folds=2).fit(ROWS, SIDES),
+        lambda: ClassifierCV(cv=2, num_components=[1, 2]).fit(ROWS, SIDES),
+        lambda: MultiLabelClassifier(inference=SVI(num_steps=3)).fit(ROWS, torch.eye(2)[SIDES]),
+        lambda: warn_if_one_is_left(torch.zeros(30).long(), DDPM(), ROWS[::2], None, None),
+        lambda: SVI(num_steps=3).fit(MedLDA(), scipy.sparse.eye_array(60, format="csr"), SIDES),
+    ],
+    ids=["clusters", "slope", "search", "sets", "repelling", "sparse"],
+)
+def test_fits_leave_the_filters_of_warnings_alone(fit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`warnings.catch_warnings` changes them for all threads, and two at once may leave them changed."""
+    callers, enter = set(), warnings.catch_warnings.__enter__
+
+    def entered(self: Any) -> Any:
+        callers.add(sys._getframe(1).f_globals["__name__"].partition(".")[0])
+        return enter(self)
+
+    monkeypatch.setattr(warnings.catch_warnings, "__enter__", entered)
+    fit()
+    assert "regbayes" not in callers
 
 
 @pytest.mark.usefixtures("three_threads")

@@ -6,7 +6,6 @@ a fit come from them, and row-by-row results of the posterior are for them alone
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, repeat
@@ -24,6 +23,7 @@ from ...models.mixture import Mixture
 from ...models.numbers import as_tensor
 from ...models.sequence import Sequences, StateSpace
 from ...models.sparse import Rows, SparseRows
+from ...models.warning import warn
 from .collectives import all_count, on_all, span
 from .sources import Block, RowSource
 
@@ -252,7 +252,7 @@ def _warn_of_order(source: RowSource, first: Tensor, classes: Tensor | None, in_
     else:
         return
     message = f"{what} are sorted in some way, shuffle them once: stochastic steps see one block after another."
-    warnings.warn(message, RowsInOrder, stacklevel=7)  # the caller of `Backend.fit`
+    warn(message, RowsInOrder)
 
 
 def _gist(y: Tensor, has_classes: bool) -> Tensor:

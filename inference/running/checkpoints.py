@@ -7,7 +7,6 @@ import os
 import time
 import types
 import typing
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from ...models.ranks import Ranks
 from ...models.sums import all_sum, ranks
+from ...models.warning import warn
 from ..structures import Draw
 from .chains import LABELS, SUM, Chain, shares_of
 from .files import foreign, require_entries, require_target, write_file
@@ -72,7 +72,7 @@ class Checkpoint:
                 shard = replace(self._shard, name=f"{self._shard.name}-{sum(chain.step for chain in chains)}")
                 write_shards(self._path, "checkpoint", content, shard, those.objects)
         except (OSError, ValueError) as error:
-            warnings.warn(f"No checkpoint: {error}", CheckpointWarning, stacklevel=2)
+            warn(f"No checkpoint: {error}", CheckpointWarning)
         self._last = time.monotonic()
 
 

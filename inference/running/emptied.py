@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...models.warning import warn
+from ...models.warning import warn, withheld
 from ..protocol import Model
 
 
@@ -27,8 +26,7 @@ def warn_if_one_is_left(labels: Tensor, model: Model, X: Any, lengths: Any, weig
     if plain is model or not one_is_left(labels):
         return
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with withheld(Warning):
             alone = SHORT_FITS[0](plain, X, lengths=lengths, sample_weight=weights)
     except NotImplementedError:  # a likelihood or prior that SVI does not support
         return

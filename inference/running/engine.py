@@ -11,7 +11,6 @@ import itertools
 import math
 import os
 import time
-import warnings
 from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from typing import Any, cast
@@ -22,6 +21,7 @@ from tqdm import tqdm
 from ...models.config import to_plain
 from ...models.domains import shown
 from ...models.sums import ranks
+from ...models.warning import warn
 from ..compiled.clock import COMPILATION
 from ..distributed.collectives import agreed, agreed_later, on_all
 from ..posterior.draws import AnyDraw, axes_of, names_of, tables_of
@@ -67,8 +67,7 @@ def run(sweeps: Sweeps) -> list[Chain]:
             fit.write()
             if schedule.on_interrupt == "raise" or not fit.reached():
                 raise KeyboardInterrupt from None
-            # the caller of `Backend.finish`
-            warnings.warn(fit.how_far(), FitInterrupted, stacklevel=4)
+            warn(fit.how_far(), FitInterrupted)
         else:
             fit.write()
     if schedule.on_interrupt == "raise" and any(agreed(fit.interrupts.noted)):  # noted after the last sweep
@@ -271,7 +270,7 @@ class _Fit:
     def _take(self, index: int, report: Report) -> None:
         """Add a report to the fit's own chain, as if the sweeps had been made here."""
         for warned in report.warned:
-            warnings.warn(warned, stacklevel=7)  # the caller of `Backend.fit`
+            warn(*warned)
         if report.news is not None:
             step, num_draws = 0, 0
             if chain := self.chains.get(index):
@@ -288,7 +287,7 @@ class _Fit:
                 f"memory); the fit goes on with the chain in its own process, from step {step} of "
                 f"{self.schedule.num_steps}, with the same draws. If memory is short, use num_jobs=1."
             )
-            warnings.warn(message, ProcessLost, stacklevel=7)
+            warn(message, ProcessLost)
         if report.error:
             raise report.error
 

@@ -71,7 +71,7 @@ class Report:
 
     news: News | None = None  # since the last report; None: the chain has no state yet
     ended: bool = False  # whether the process is free for another chain
-    warned: list[Warning | str] = field(default_factory=list)
+    warned: list[tuple[str, type[Warning]]] = field(default_factory=list)
     error: Exception | None = None  # the error that ended the chain
     refusal: str = ""  # why the process cannot run any chain
     lost: int | None = None  # exit code of a process that ended before its chain
@@ -239,7 +239,7 @@ class _Chain:
             self._report(ended=True)
 
     def _report(self, *, ended: bool = False, error: Exception | None = None) -> None:
-        chain, warned = getattr(self, "chain", None), [found.message for found in self._warned]
+        chain, warned = getattr(self, "chain", None), [(str(each.message), each.category) for each in self._warned]
         self._warned.clear()
         news = chain and chain.news(self._step, self._num_draws)
         try:
