@@ -31,6 +31,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     ("inference/posterior/clustering.py", "inference/posterior/test_posterior.py -k 'labels_where or no_row'"): {
         'draw["log_mixture"][:-1].exp() * len(labels) >= 1': 'draw["log_mixture"][:-1].exp() > 1',
         "            found = torch.zeros_like(found)\n": "            pass\n",
+        'bool(draw["num_seen"] > len(labels))': "False",
         "            labels[own] = own\n": "            pass\n",
     },
     ("inference/posterior/draws.py", "test_grid.py -k single_precision"): {

@@ -45,7 +45,8 @@ class Clustering:
         draw = self.draw(self.representative)
         labels = draw[LABELS].long()
         found = draw["log_mixture"][:-1].exp() * len(labels) >= 1
-        if self.shard is None and "num_seen" in draw and draw["num_seen"] <= len(labels):  # SVI of all points
+        of_more = "num_seen" in draw and bool(draw["num_seen"] > len(labels))  # by SVI; small variance keeps shares
+        if self.shard is None and "centers" not in draw and not of_more:
             found = torch.zeros_like(found)
         return found.index_fill(0, labels, True)
 

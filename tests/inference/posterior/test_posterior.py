@@ -163,6 +163,8 @@ def test_a_component_with_some_of_the_probability_and_no_row_of_the_fit_has_no_l
     samples["log_mixture"].log_()
     alone = posterior.replace(samples=samples)
     assert (alone.num_components, alone.num_labels) == (1, 1)
+    del samples["num_seen"]  # as of sequences
+    assert alone.replace(samples=samples).num_components == 1
     assert alone.replace(samples=samples | {"num_seen": torch.tensor([[6e4]])}).num_components == 2
 
 
