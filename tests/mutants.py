@@ -775,6 +775,10 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "inflow[k] += math.log(total[k]) if total[k] > 0.0 else 0.0": "inflow[k] += 0.0",
         "                multiply_row(ratio, columns, flow)\n": "",
     },
+    ("inference/markov/paths.py", "inference/markov/test_markov.py -m 'not slow'"): {
+        "emission if in_place and alone": "emission if in_place",
+        "* transition\n        result": "\n        result",
+    },
     ("models/compiled/scalars.py", "inference/compiled/test_machine.py"): {
         "builder.mul(index, width), column": "builder.mul(index, width), first",
         'array.layout == "C"': "array.ndim",

@@ -830,7 +830,6 @@ def test_labels_of_columns_with_types_are_those_of_csv(labels, tmp_path) -> None
     assert found[0] == found[1]
 
 
-@pytest.mark.one_in(2)
 def test_durations_are_no_numbers(tmp_path, capsys):
     durations = pa.array(np.arange(8), pa.duration("ns"))
     write_parquet(pa.table({"wait": durations, "kind": ["a", "b"] * 4}), tmp_path / "t.parquet")
@@ -838,6 +837,7 @@ def test_durations_are_no_numbers(tmp_path, capsys):
     assert "column 'wait': '0 ns' is not a number" in refuse(capsys, *fit)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["t.parquet", "t.arrow"])
 def test_columns_with_types_are_read_as_their_text_would_be(name, tmp_path, capsys, monkeypatch):
     rows = animals(60)

@@ -233,7 +233,7 @@ def test_a_state_out_of_reach_takes_over_step_by_step(compiled):
 
 @BOTH
 def test_a_rare_step_among_many_likely_ones_has_its_weight(compiled):
-    """At any of 466 times; the sum of the weights is 5e-316, which a double holds to eight digits."""
+    """At any of 466 times; the sum of the weights is 4e-316, which a double holds to eight digits."""
     off, likely, rare = -math.inf, math.log(0.5), -410.0
     steps = torch.tensor([[likely, rare, off], [off, likely, off], [off, off, 0.0]], dtype=torch.float64)
     start, emission = torch.tensor([0.0, off, off], dtype=torch.float64), torch.zeros(467, 3, dtype=torch.float64)
