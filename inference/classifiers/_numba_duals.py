@@ -119,7 +119,7 @@ def _cost(slope, t, n, box):
     return t * slope - box[4] * abs(t) - box[3][n] / 2.0 * t * t
 
 
-@lean_part
+@inner
 def _left(features, box, c, rows, tilt, weights, w, tolerance, room):
     """Write the rows that still add to the gap of column c to `order`; return their number, 0 where the gap is small.
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from .decorators import inner, part
+from .decorators import inner, lean_part, part
 
 
 @inner
@@ -22,7 +22,7 @@ def back(tril, vector):
         vector[p] /= tril[p, p]
 
 
-@part
+@lean_part
 def solve(tril, mean):
     """Replace A [P, P] (lower half) and A m by the Cholesky factor and m; return log det A."""
     log_det, P = 0.0, len(tril)

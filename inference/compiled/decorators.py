@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 import hashlib
 import sys
 import sysconfig
@@ -24,7 +25,7 @@ from numba import jit, njit
 from numba.core import event
 from numba.extending import overload
 
-from ...models.compiled.scalars import OPTIONS
+from ...models.compiled.scalars import OPTIONS, UNWRAPPED
 from ...models.compiled.scalars import inner as inner
 from ...models.compiled.scalars import part as part
 from .clock import COMPILATION
@@ -45,7 +46,7 @@ def lean_entry(function: Callable[..., Any]) -> Any:
 
 # functions that lean entries call more than once; they take arrays and row numbers, because each slice takes numba
 # longer to compile than the call; not callable from Python
-lean_part = njit(_nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True, **OPTIONS)
+lean_part = njit(_nrt=False, **UNWRAPPED)
 
 
 def entry_of(function: Any, form: Any) -> Any:
@@ -118,7 +119,7 @@ def brought(function: Callable[..., Any]) -> Callable[..., Any]:
     def choose(form: Any, *arguments: Any) -> Any:
         return getattr(getattr(form, "instance_class", None), function.__name__, function)
 
-    overload(function, jit_options=OPTIONS, strict=False)(choose)
+    overload(function, jit_options=UNWRAPPED, strict=False)(choose)
     return function
 
 
@@ -149,13 +150,20 @@ def _package() -> Path:
 
 
 class _Listener(event.Listener):
-    """Notifies the clock of compilation."""
+    """Notifies the clock of compilation, and pauses the garbage collector, which would take a tenth of it."""
+
+    collects = False  # whether the collector runs outside of compilations
 
     def on_start(self, event: Any) -> None:
+        if not COMPILATION.depth:
+            self.collects = gc.isenabled()
+            gc.disable()
         COMPILATION.start()
 
     def on_end(self, event: Any) -> None:
         COMPILATION.stop()
+        if self.collects and not COMPILATION.depth:
+            gc.enable()
 
 
 event.register("numba:compile", _Listener())

@@ -218,7 +218,7 @@ def _visit_plain(tokens, n, work):
             _move_token(tokens, n, m, word, old, new, factor, work)
 
 
-@lean_part
+@inner
 def _visit(tokens, n, precision, shift, eta, reach, work):
     """Visit the tokens of a document with pseudo-observations [C] of its scores; `reach` bounds |log E|."""
     length, drift, direct = tokens.starts[n + 1] - tokens.starts[n], 0.0, reach > _FAR

@@ -65,7 +65,8 @@ def relabel(state: SequenceState, generator: torch.Generator) -> SequenceState:
             order[k], order[k + 1] = order[k + 1], order[k]
     kept = torch.tensor(order, device=state.assignments.device)
     moved = torch.cat([state.base[kept], state.base[-1:]])
-    return replace(state, assignments=torch.argsort(kept)[state.assignments], weights=state.weights[kept], base=moved)
+    labels = torch.argsort(kept).index_select(0, state.assignments)
+    return replace(state, assignments=labels, weights=state.weights[kept], base=moved)
 
 
 def break_rest(

@@ -3,8 +3,8 @@
 Where log weights differ by more than the range of a double, a state whose probability underflows may be the only
 possible one later. So the filter keeps a bound on the probability that it has neglected: products that underflowed, and
 states that are hardly more probable than the bound itself. The bound usually stays near the smallest numbers. If it
-rises so far that neglected states may count, the sequence is filtered again, in logs. Probabilities below e^-500 are
-then stored as their logarithms, which are negative.
+rises so far that neglected states may count, the caller filters the sequence again, in logs. Probabilities below e^-500
+are then stored as their logarithms, which are negative.
 """
 
 import math
@@ -24,23 +24,21 @@ _CERTAIN = math.exp(_LOG_CERTAIN)
 
 @lean_entry
 def forward(log_steps, steps, emission, bounds, log_slices, filtered, predicted, log_weights, room):
-    """Set filtered [N, K] to p(z_t | up to t), or its log if that is negative, and log_weights [B].
+    """Set filtered [N, K] to p(z_t | up to t), and log_weights [B]: NaN of sequences that `forward_in_logs` must do.
 
     log_steps [K + 1, K] are transitions and, in the last row, starts, at most 0. steps [Q + 1, Q] are their
     exponentials, with rows and columns of 0, so that Q is a multiple of 8: vector instructions then take whole rows.
     With slices [N], a transition is allowed if its log weight is above the slice, and then has weight 1. Unless empty,
     predicted [N, K] is set to p(z_t | before t), or to 0 where that is tiny. `filtered` may share the memory of
-    `emission` if all log_steps are above LEAST_STEP. room has buffers [Q], [Q], [BLOCK K], [BLOCK K + 8], [BLOCK], [K],
-    [K], [K] of zeros, and TINY in the first K of [Q].
+    `emission` if all log_steps are above LEAST_STEP. room has buffers [Q], [Q], [BLOCK K], [BLOCK K + 8], [BLOCK], and
+    TINY in the first K of [Q].
     """
     for b in range(len(bounds) - 1):
         rows = bounds[b], bounds[b + 1]
         log_weights[b] = _filter(log_steps, steps, emission, rows, log_slices, filtered, predicted, room)
-        if not log_weights[b] > -np.inf:
-            log_weights[b] = _filter_in_logs(log_steps, emission, rows, log_slices, filtered, predicted, room)
 
 
-@lean_part
+@inner
 def _filter(log_steps, steps, emission, rows, log_slices, filtered, predicted, room):
     """The log weight of a sequence, from scaled probabilities; NaN if neglected states may count.
 
@@ -48,7 +46,7 @@ def _filter(log_steps, steps, emission, rows, log_slices, filtered, predicted, r
     sure if its message is e^44 times what the neglected ones can add to it. The others are neglected; `neglected` is
     a bound on their total, with what has underflowed, and `floor` is added so that their own source stays one too.
     """
-    message, source, gaps, weights, tops, _, _, _, floor = room
+    message, source, gaps, weights, tops, floor = room
     K = emission.shape[1]
     log_weight, product, scale, neglected = 0.0, 1.0, 1.0, TINY
     for t in range(rows[0], rows[1]):
@@ -133,10 +131,22 @@ def _flow_allowed(log_steps, log_slice, source, message):
                 message[k] += source[j] if log_steps[j, k] > log_slice else 0.0
 
 
+@lean_entry
+def forward_in_logs(log_steps, emission, bounds, log_slices, filtered, predicted, log_weights, room):
+    """What `forward` sets, of sequences whose log weight is NaN, from logs of the probabilities.
+
+    Most fits never need it: a function of its own is compiled only when it is called. room has buffers [K], [K], [K].
+    """
+    for b in range(len(bounds) - 1):
+        if np.isnan(log_weights[b]):
+            rows = bounds[b], bounds[b + 1]
+            log_weights[b] = _filter_in_logs(log_steps, emission, rows, log_slices, filtered, predicted, room)
+
+
 @lean_part
 def _filter_in_logs(log_steps, emission, rows, log_slices, filtered, predicted, room):
     """The log weight of a sequence, as `_filter`, from logs of the probabilities."""
-    _, _, _, _, _, before, inflow, total, _ = room
+    before, inflow, total = room
     K, log_weight = emission.shape[1], 0.0
     for t in range(rows[0], rows[1]):
         if t == rows[0]:

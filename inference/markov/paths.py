@@ -176,9 +176,11 @@ def _forward(
     steps, block = _in_eights(log_steps.exp()), _numba_paths.BLOCK
     Q = steps.shape[1]
     floor = np.where(np.arange(Q) < K, _numba_paths.TINY, 0.0)
-    room = *_zeros(Q, Q, block * K, block * K + 8, block, K, K, K), floor
-    tables = log_steps.numpy(), steps.numpy(), emission, _bounds(paths.lengths), _slices(paths)
-    _numba_paths.forward(*tables, filtered, predicted, log_weights, room)
+    room = *_zeros(Q, Q, block * K, block * K + 8, block), floor
+    rest = emission, _bounds(paths.lengths), _slices(paths), filtered, predicted, log_weights
+    _numba_paths.forward(log_steps.numpy(), steps.numpy(), *rest, room)
+    if np.isnan(log_weights).any():
+        _numba_paths.forward_in_logs(log_steps.numpy(), *rest, _zeros(K, K, K))
     if paths.slices is None:
         log_weights += _largest_step(paths) * np.asarray(paths.lengths)
     require_paths(torch.from_numpy(log_weights))

@@ -17,7 +17,11 @@ from numba.extending import intrinsic
 # inf keeps its meaning; a division does not check for zero
 OPTIONS: dict[str, Any] = {"fastmath": {"reassoc", "contract", "nsz", "arcp"}, "error_model": "numpy"}
 
+# without what a call from Python needs, which takes numba long to compile
+UNWRAPPED: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, **OPTIONS}
+
 part = njit(**OPTIONS)
+unwrapped = njit(**UNWRAPPED)  # a part that Python must not call
 inner = njit(inline="always", **OPTIONS)  # compiling it as a separate function would take longer
 
 _SHIFT, _BIAS = np.int64(52), np.int32(1023)

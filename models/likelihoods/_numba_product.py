@@ -8,7 +8,7 @@ from numba.extending import overload
 from torch import Tensor
 
 from ..compiled import compiled_form, placed
-from ..compiled.scalars import OPTIONS, part
+from ..compiled.scalars import UNWRAPPED, unwrapped
 from ..data import Data
 from .product import Product
 
@@ -60,11 +60,11 @@ def _shift_each(parts, n, k, sign):
     """Add a row to all parts, or remove it; return whether too much cancelled in one."""
 
 
-@overload(_add_each, jit_options=OPTIONS, strict=False)
+@overload(_add_each, jit_options=UNWRAPPED, strict=False)
 def _add_first(parts, n, own, out, total, scratch):  # numba takes one type at a time, so the others follow in a call
     if not len(parts):
         return lambda parts, n, own, out, total, scratch: None
-    log_predictives = part(parts[0].instance_class.log_predictives)
+    log_predictives = unwrapped(parts[0].instance_class.log_predictives)
 
     def add(parts, n, own, out, total, scratch):
         log_predictives(parts[0], n, own, out, scratch)
@@ -75,11 +75,11 @@ def _add_first(parts, n, own, out, total, scratch):  # numba takes one type at a
     return add
 
 
-@overload(_shift_each, jit_options=OPTIONS, strict=False)
+@overload(_shift_each, jit_options=UNWRAPPED, strict=False)
 def _shift_first(parts, n, k, sign):
     if not len(parts):
         return lambda parts, n, k, sign: False
-    shift = part(parts[0].instance_class.shift)
+    shift = unwrapped(parts[0].instance_class.shift)
 
     def move(parts, n, k, sign):
         stale = shift(parts[0], n, k, sign)

@@ -16,7 +16,7 @@ Source: Dahl (2005), the sequentially-allocated merge-split sampler.
 
 import math
 
-from ...compiled.decorators import inner, lean_entry, part
+from ...compiled.decorators import inner, lean_entry
 from ..scans._numba_family import log_predictives, shift
 
 ONE, TWO, WHOLE = 0, 1, 2  # columns of `sides`; the last column holds the prior
@@ -64,7 +64,7 @@ def split_merge(state, sides, scratch, side, partition, urn, order, levels, posi
     return position, False
 
 
-@part
+@inner
 def _divide(sides, scratch, state, assignments, urn, order, i, j, level, side):
     """Divide B between two sides, True in side [N] for the second, and return the log odds without opening(K)."""
     own, other, out = assignments[i], assignments[j], scratch[-1]

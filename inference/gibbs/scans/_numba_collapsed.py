@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ....models.compiled.scalars import exp, prefetch
-from ...compiled.decorators import entry, inner, lean_entry, lean_part, part
+from ...compiled.decorators import entry, inner, lean_entry
 from ._numba_family import fetch, log_predictives
 from ._numba_moves import count_used, draw, log_mean, move_row, outcome, within
 from ._numba_moves import fill as fill
@@ -68,7 +68,7 @@ def _new(own, n, counts, occupied, urn, log_opening, gains, size, log_alone):
     return urn[0] + log_opening[occupied], log_new
 
 
-@part
+@inner
 def _fill(state, n, own, counts, offsets, free, urn, new, log_margin, log_alone, logits, scratch):
     """`fill_logits` for given offsets, free slot and weight of a new component."""
     log_predictives(state, n, own, logits, scratch)
@@ -128,7 +128,7 @@ def scan(state, scratch, partition, urn, position, order, levels):
     return position, -1, -1, False
 
 
-@lean_part
+@inner
 def _exchange(log_margin, gains, weights, reserve, size, n, opened, closed, uniform):
     """Update the reservoir after point n opened or closed a slot; return its new size.
 

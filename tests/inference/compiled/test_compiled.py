@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numba import njit
+from numba.core import event
+from numba.core.errors import TypingError
 
 import regbayes.inference
 from regbayes.inference import SVI
@@ -167,6 +170,43 @@ def test_compilation_is_timed_apart_functions_within_another_once() -> None:
     outside(2.0)
     assert COMPILATION.seconds - before == compiled
     assert COMPILATION.depth == 0
+
+
+class _Collects(event.Listener):
+    """Notes whether the garbage collector runs, at every pass of a compilation."""
+
+    def __init__(self) -> None:
+        self.found: set[bool] = set()
+
+    def on_start(self, event) -> None:
+        self.found.add(gc.isenabled())
+
+    on_end = on_start
+
+
+def test_the_garbage_collector_pauses_during_a_compilation_even_one_that_fails() -> None:
+    @njit
+    def inside(x):
+        return x + 1
+
+    @njit
+    def outside(x):
+        return inside(x)
+
+    listener = _Collects()
+    with event.install_listener("numba:run_pass", listener):
+        outside(1.0)
+        assert gc.isenabled()
+        with pytest.raises(TypingError):
+            outside("1")
+        assert gc.isenabled()
+        gc.disable()
+        try:
+            outside(1)
+            assert not gc.isenabled()
+        finally:
+            gc.enable()
+    assert listener.found == {False}
 
 
 def test_whoever_waits_for_a_compilation_is_told_once_before_it(monkeypatch, capsys) -> None:
