@@ -223,7 +223,7 @@ class Clusterer(_Clusters):
     ) -> Mapping[str, type[Warning]]:
         """Fit a choice to all rows, or take its own fit to them; the result is what the fit warned of."""
         if self.inference is None and len(choice.place) == len(rows):
-            self.posterior_ = choice.posterior.over_rows(torch.as_tensor(choice.place))
+            self.posterior_ = choice.posterior.over_rows(torch.from_numpy(choice.place))
             return choice.said
         with withheld(Warning) as said:
             self.fit_posterior((choice.model, inference), rows, None, weights)

@@ -158,7 +158,8 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         if not can_be_fitted(dealt.sum(0)):
             return None
         splits = splits_of(dealt, copies, rows.weights)
-        model, decisions = model.replace(classes=torch.arange(len(self.classes_))), []  # a fold may miss one
+        model = model.replace(classes=torch.arange(len(self.classes_), device="cpu"))  # a fold may miss one
+        decisions = []
         with withheld(ConstantColumnWarning, TruncationWarning):  # the fit to all rows says it
             for train, test in splits:
                 posterior = self.posterior_of((model, inference), rows.taken(*train).sorted(parts), "raise")
@@ -209,7 +210,7 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
             index = np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
         else:
             index, (model, inference) = self._places(labels), parts
-            parts = model.replace(classes=torch.arange(len(self.classes_))), inference
+            parts = model.replace(classes=torch.arange(len(self.classes_), device="cpu")), inference
         return parts, rows, index, self._with_classes(weights, index, parts)
 
     def _places(self, labels: NDArray[Any]) -> NDArray[np.int64]:

@@ -84,7 +84,7 @@ def path(parts: tuple[Any, Any], start: NDArray[np.int64] | None, steps: list[St
     if start is None:
         yield from (_fit(inference, at(model, *step), rows) for step in steps)
         return
-    labels = torch.zeros(rows.X.shape[0], dtype=torch.long)
+    labels = torch.zeros(rows.X.shape[0], dtype=torch.long, device="cpu")
     labels[torch.from_numpy(rows.place)] = torch.from_numpy(start)
     if has_dual(with_factor(model).loss):
         yield from _with_duals((model, _starting(inference, labels)), labels, steps, rows)

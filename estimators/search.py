@@ -344,7 +344,7 @@ class PathSearch(Search):
         """Search, then fit the best setting to all rows."""
         (model, inference), y = parts, np.asarray(y)
         if model.coding.has_classes:
-            model = model.replace(classes=torch.arange(int(y.max()) + 1))  # a fold may miss one
+            model = model.replace(classes=torch.arange(int(y.max()) + 1, device="cpu"))  # a fold may miss one
         rows = Rows(X, y, np.ones(len(y)) if weights is None else weights)
         found = self.search((model, inference), rows, groups, copies)
         self.shares_ = {member.setting[AXES[self.size].setting]: member.share for member in found.members}

@@ -300,6 +300,11 @@ def like(result: Tensor, given: Any) -> Any:
     return result if isinstance(given, Tensor | SparseRows) else result.detach().cpu().numpy()
 
 
+def tensor_of(result: Any) -> Tensor:
+    """What `like` returned, as a tensor."""
+    return result if isinstance(result, Tensor) else torch.from_numpy(result)
+
+
 def as_vector(y: Any, X: Rows) -> Tensor:
     """Targets y [N] of any dtype, one for each row of X; finite, or NaN where missing."""
     given_tensor = isinstance(y, Tensor)

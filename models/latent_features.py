@@ -99,7 +99,7 @@ class FeatureModel(Model):
     def read(self, X: Any) -> tuple[Rows, Tensor | None]:
         """Rows [N, D] of X with 0 for missing entries, and `observed`: None if no rank has missing entries."""
         rows, observed = as_incomplete(X, num_features=self.num_features)
-        some = all_any(torch.tensor(observed is not None))
+        some = all_any(torch.tensor(observed is not None, device="cpu"))
         return rows, torch.ones_like(rows) if some and observed is None else observed
 
     def readable(self, X: Any, lengths: Any = None) -> Rows:

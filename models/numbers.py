@@ -23,7 +23,7 @@ def as_tensor(name: str, values: Any, hint: str = "") -> Tensor:
             raise ValueError(f"{name} is sparse; expected a dense Tensor: pass {name}.to_dense().")
         numbers = with_graph(values)
     else:
-        numbers = torch.as_tensor(as_array(name, values, hint))
+        numbers = torch.from_numpy(as_array(name, values, hint))  # on the CPU, whatever torch's default device
     if numbers.is_complex():
         raise ValueError(f"{name} has complex values. Complex data not supported: pass real numbers.")
     return numbers

@@ -92,7 +92,7 @@ def largest_of(values: Tensor) -> Tensor:
 
 def all_count(number: int) -> int:
     """The number of rows of all ranks, from the number on this rank."""
-    return number if ranks() is None else int(all_sum(torch.tensor(number)))
+    return number if ranks() is None else int(all_sum(torch.tensor(number, device="cpu")))
 
 
 def all_any(flags: Tensor) -> bool:
@@ -140,7 +140,7 @@ def span(number: int) -> tuple[int, int]:
     """The index of this rank's first row among all ranks' rows, and the number of all rows, from this rank's number."""
     if ranks() is None:
         return 0, number
-    sizes, own = each_rank(torch.tensor(number))
+    sizes, own = each_rank(torch.tensor(number, device="cpu"))
     return int(sizes[:own].sum()), int(sizes.sum())
 
 

@@ -187,7 +187,10 @@ def test_a_fit_does_not_depend_on_settings_of_torch(cell: tuple[Row, str, str], 
     with SETTINGS[setting]():
         case = row.cases[name]
         found = WAYS[way].fit(replace(case, X=case.X + 0.0) if setting == "inference_mode" else case)
+        given = replace(case, X=case.X.numpy()) if setting == "device" and not case.X.is_sparse else case
+        said = answer(found, given)
     torch.testing.assert_close(found.samples, usual.samples, rtol=1e-12, atol=0, equal_nan=True)
+    np.testing.assert_allclose(said, answer(usual, given), rtol=1e-12)
 
 
 @pytest.mark.parametrize("cell", cells(served=False), ids=name_of)

@@ -256,10 +256,10 @@ def _climb_blocks(
     """Run `_climb`, in place, for K blocks of rows between `ends` [K + 1]; return each one's number of passes [K]."""
     from . import _numba_duals  # compiles or loads machine code: only where it is needed
 
-    passes = torch.empty(len(weights), dtype=torch.int64)
+    passes = torch.empty(len(weights), dtype=torch.int64, device="cpu")
     arrays = (
         *_boxes(problem, box),
-        *(part.numpy() for part in (torch.tensor(ends), tilt, weights.flatten(0, 1), passes)),
+        *(part.numpy() for part in (torch.tensor(ends, device="cpu"), tilt, weights.flatten(0, 1), passes)),
     )
     _numba_duals.climb_boxes(*arrays, *_room(arrays[0], box), tolerance, max_passes)
     return passes
@@ -299,7 +299,7 @@ def _take_turns(problem: Problem, hinge: CrammerSinger, tilt: Tensor, tolerance:
         least = _LITTLE * tolerance / gap * gaps.mean()  # as in `_numba_duals._left`
         rows, num_checks = torch.nonzero(gaps.squeeze(1) > least).squeeze(1), num_checks + 1
         for _ in range(min(num_checks, _MOST_UNCHECKED, max_passes - num_passes)):
-            order = rows[torch.randperm(len(rows), generator=generator)]
+            order = rows[torch.randperm(len(rows), generator=generator, device=rows.device)]
             arrays = (part.numpy() for part in (order, tilt, weights, values))
             _numba_duals.visit_simplices(features.numpy(), squares, simplex, *arrays)
             num_passes += 1

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
+from ...models.arrays import tensor_of
 from ...models.config import from_plain, to_plain
 from ...models.domains import Whole, shown
 from ...models.ranks import Ranks, meeting
@@ -242,7 +243,7 @@ class Posterior:
             "posterior": {name: np.asarray(value.cpu()).reshape(shape) for name, value in kept.items()}
         }
         if X is not None:
-            found = torch.as_tensor(self.log_likelihood(X, **options))
+            found = tensor_of(self.log_likelihood(X, **options))
             groups["log_likelihood"] = {"X": np.asarray(found.cpu()).reshape(*shape, -1)}
         if int(arviz.__version__.split(".")[0]) >= 1:
             return arviz.from_dict(groups)

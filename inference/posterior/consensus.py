@@ -98,7 +98,7 @@ def _spaced(assignments: Tensor, most: int) -> NDArray[Any]:
     num_blocks = int(assignments.max()) + 1 if assignments.numel() else 1
     room = max(_FEWEST_DRAWS, _ROOM // (num_blocks * (num_blocks + 2)))
     number = min(len(assignments), most, room)
-    chosen = torch.linspace(0, len(assignments) - 1, number).round().long()
+    chosen = torch.linspace(0, len(assignments) - 1, number, device="cpu").round().long()
     return _compact(assignments[chosen.to(assignments.device)])
 
 

@@ -191,7 +191,7 @@ class FeaturePosterior(BinaryFeatures, ScorePrediction, Posterior):
 def different_rows(bits: Tensor, most: int) -> Tensor:
     """At most `most` different rows [U, K] of bits [N, K], independent of the order of the rows and of repetitions."""
     generator = torch.Generator().manual_seed(0)
-    factors = torch.randint(-(2**62), 2**62, (bits.shape[1],), generator=generator).to(bits.device)
+    factors = torch.randint(-(2**62), 2**62, (bits.shape[1],), generator=generator, device="cpu").to(bits.device)
     keys, order = (bits * factors).sum(1).sort(stable=True)  # a pseudo-random order
     first = torch.ones_like(keys, dtype=torch.bool)
     first[1:] = keys[1:] != keys[:-1]

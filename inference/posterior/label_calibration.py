@@ -96,6 +96,7 @@ def _fitted(views: Tensor, y: Tensor, known: Tensor, base: Tensor) -> tuple[Tens
         loss = torch.nn.functional.binary_cross_entropy_with_logits(score, y, known, reduction="sum")
         return loss + ((slopes - 1).square().sum() + shift.square().sum()) / 2
 
+    identity = torch.eye(2, dtype=views.dtype, device=views.device)
     for _ in range(_NEWTON_STEPS):
         score = torch.einsum("v,vnc->nc", slopes, views) + shift + base
         p = score.sigmoid()
@@ -103,7 +104,7 @@ def _fitted(views: Tensor, y: Tensor, known: Tensor, base: Tensor) -> tuple[Tens
         slope_of = torch.einsum("vnc,nc->v", views, gap) + slopes - 1
         shift_of = gap.sum(0) + shift
         cross = torch.einsum("vnc,nc->vc", views, curvature)
-        square = torch.einsum("vnc,wnc,nc->vw", views, views, curvature) + torch.eye(2).to(views)
+        square = torch.einsum("vnc,wnc,nc->vw", views, views, curvature) + identity
         own = curvature.sum(0) + 1
         step = torch.linalg.solve(square - (cross / own) @ cross.T, slope_of - (cross / own) @ shift_of)
         rest = (shift_of - cross.T @ step) / own

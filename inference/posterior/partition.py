@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
-from ...models.arrays import as_weights, like
+from ...models.arrays import as_weights, like, tensor_of
 from ...models.base import Model
 from ...models.config import same
 from ...models.data import Data
@@ -83,7 +83,7 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
         rows, with_margin = self.checked(X), counts_hyperplanes(self.model, discriminative)
         labels, num_labels = [self.labels_of(draw) for draw in self.draws()], self.num_labels
         if "centers" in self.samples:
-            chosen = labels[self.representative][torch.as_tensor(self.assign(rows, discriminative=discriminative))]
+            chosen = labels[self.representative][tensor_of(self.assign(rows, discriminative=discriminative))]
             return like(one_hot(chosen, num_labels + 1).to(self.samples["centers"]), X)
         return like(torch.cat([self._assign_chunk(part, labels, num_labels, with_margin) for part in chunks(rows)]), X)
 
@@ -110,7 +110,7 @@ class PartitionPosterior(ScorePrediction, Clustering, Posterior):
 
     def log_predictive_density(self, X: Any) -> Any:
         """log of the mean over the draws of p(x_n) [N], components summed out; margin factors do not count."""
-        found = torch.as_tensor(self.log_likelihood(X))
+        found = tensor_of(self.log_likelihood(X))
         return like(found.logsumexp(0) - math.log(len(found)), X)
 
     def log_likelihood(self, X: Any, y: Any = None) -> Any:

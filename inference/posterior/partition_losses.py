@@ -54,8 +54,9 @@ def expected_loss(assignments: Tensor, loss: str, most: int = 50) -> Tensor:
     Expectations and candidates are taken over at most `most` draws, evenly spaced; other candidates have loss inf.
     """
     loss = read("loss", loss, OneOf(*LOSSES))
-    chosen = torch.linspace(0, len(assignments) - 1, min(most, len(assignments))).round().long().tolist()
-    result = torch.full((len(assignments),), torch.inf, dtype=torch.float64)
+    places = torch.linspace(0, len(assignments) - 1, min(most, len(assignments)), device="cpu")
+    chosen = places.round().long().tolist()
+    result = torch.full((len(assignments),), torch.inf, dtype=torch.float64, device="cpu")
     for candidate in chosen:
         tables = [contingency(assignments[candidate], assignments[other]) for other in chosen]
         result[candidate] = sum(LOSSES[loss](table) for table in tables) / len(chosen)

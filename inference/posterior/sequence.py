@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...models.arrays import like
+from ...models.arrays import like, tensor_of
 from ...models.base import Model
 from ...models.domains import SEED, Whole, read
 from ...models.host import require_room
@@ -80,7 +80,7 @@ class SequencePosterior(Clustering, Posterior):
 
         Margin factors do not count. A model with `lags` L takes the first L rows of every sequence as given.
         """
-        found = torch.as_tensor(self.log_likelihood(X, lengths=lengths))
+        found = tensor_of(self.log_likelihood(X, lengths=lengths))
         return like(found.logsumexp(0) - math.log(len(found)), X)
 
     def log_likelihood(self, X: Any, *, lengths: Any = None) -> Any:
@@ -163,7 +163,7 @@ class SequencePosterior(Clustering, Posterior):
             self.samples[name][draw] for name in ("log_start", "log_transitions", "hyperparameters")
         )
         if given is not None:
-            start = torch.as_tensor(self.predict_state(given)).to(chi)[0].log()
+            start = tensor_of(self.predict_state(given)).to(chi)[0].log()
         generator = torch.Generator(chi.device).manual_seed(seed)
         parameters = likelihood.draw(chi.contiguous(), generator)
         paths = draw_paths(start[:-1].expand(num_sequences, -1), log_rows[:, :-1], num_steps, generator)

@@ -147,7 +147,7 @@ class TopicPosterior(ScorePrediction, Posterior):
         reference = self.samples["topics"][self.representative].sqrt()
         tables = (reference @ draw.sqrt().T for draw in self.samples["topics"])
         found = [linear_sum_assignment(table.double().cpu().numpy(), maximize=True)[1] for table in tables]
-        return torch.stack([torch.as_tensor(columns) for columns in found]).to(reference.device)
+        return torch.from_numpy(np.stack(found)).to(reference.device)
 
     def facts(self) -> list[str]:
         """Facts about the structure for `repr`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Annotated, Any, Self
 
 import torch
@@ -23,10 +24,12 @@ class Increasing:
         """The numbers as a tuple; ValueError or TypeError if they are refused."""
         if isinstance(value, str | bytes | dict | set):
             raise ValueError
-        numbers = torch.tensor([float(each) for each in value], dtype=torch.float64)
-        if not len(numbers) or not (numbers.abs() <= LARGEST).all() or not (numbers.diff() > 0).all():
+        numbers = tuple(float(each) for each in value)
+        if not numbers or not all(abs(each) <= LARGEST for each in numbers):
             raise ValueError
-        return tuple(numbers.tolist())
+        if not all(one < two for one, two in pairwise(numbers)):
+            raise ValueError
+        return numbers
 
 
 @dataclass(eq=False)

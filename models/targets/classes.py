@@ -17,7 +17,7 @@ class Binary(ClassTarget):
     """Two classes with one score and targets -1 and +1; positive scores mean the larger label."""
 
     def codes(self) -> Tensor:
-        return torch.tensor([[-1.0], [1.0]])
+        return torch.tensor([[-1.0], [1.0]], device="cpu")
 
     def factor(self, loss: Loss) -> Loss:
         if not loss.binary:
@@ -42,7 +42,7 @@ class EachClass(ClassTarget):
     """
 
     def codes(self) -> Tensor:
-        return 2 * torch.eye(len(self.labels)) - 1
+        return 2 * torch.eye(len(self.labels), device="cpu") - 1
 
     def factor(self, loss: Loss) -> Loss:
         return OneVsRest(loss) if loss.binary else super().factor(loss)

@@ -65,11 +65,11 @@ class Ordinal(ClassTarget):
         return read_labels(y, levels.long() if self.classes is None and len(levels) > 1 else self.classes)[1]
 
     def codes(self) -> Tensor:
-        return torch.arange(float(len(self.labels))).unsqueeze(1)
+        return torch.arange(float(len(self.labels)), device="cpu").unsqueeze(1)
 
     def factor(self, loss: Loss) -> Loss:
         if loss.target == "level":
-            found = loss.probabilities(torch.zeros(1, 1)).shape[1]
+            found = loss.probabilities(torch.zeros(1, 1, device="cpu")).shape[1]
             if self.classes is not None and found != len(self.classes):
                 raise ValueError(f"loss is {loss!r}, of {found} levels; y has the classes {self.classes.tolist()}.")
             own = getattr(loss.unmasked, "thresholds", self.thresholds)

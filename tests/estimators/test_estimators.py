@@ -8,6 +8,7 @@ import warnings
 import numpy as np
 import pytest
 import scipy.sparse
+import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import BaseEstimator, clone
 from sklearn.datasets import load_iris, make_blobs
@@ -439,3 +440,15 @@ def test_a_regression_does_not_hang_on_the_units_of_targets():
         regressor = Regressor(InfiniteSVM(loss=EpsilonInsensitive(), truncation=6), inference)
         found, other = (clone(regressor).fit(X, values).predict(X) for values in (y, 1e6 * y + 5))
         assert_allclose((other - 5) / 1e6, found, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["Clusterer", "MultiLabelClassifier", "RegressorCV", "TopicTransformer", "Classifier"])
+def test_estimators_do_not_depend_on_the_default_device_of_torch(kind):
+    rng = np.random.default_rng(0)
+    X = rng.poisson(3.0, size=(30, 4))
+    y = {"MultiLabelClassifier": X[:, :2] > 3, "RegressorCV": X[:, 0] + 0.0}.get(kind, X[:, 0] > 3)
+    method = "transform" if kind == "TopicTransformer" else "predict"
+    usual = getattr(getattr(estimators, kind)().fit(X, y), method)(X)
+    with torch.device("meta"):  # as after torch.set_default_device, of rows that stay on the CPU
+        fitted = getattr(estimators, kind)().fit(X, y)
+        assert_array_equal(getattr(fitted, method)(X), usual)
