@@ -32,17 +32,16 @@ class Given(NamedTuple):
 
 def climbed(sticks: Tensor, rate: Tensor, given: Given) -> tuple[Tensor, Tensor]:
     """The sticks' (a, b) [2, T - 1] and the rate [1] of q(alpha), float64 on the host, after 30 L-BFGS iterations."""
-    logs = torch.cat([sticks.flatten(), rate]).log()
-    optimizer = torch.optim.LBFGS([logs], max_iter=_NUM_STEPS, tolerance_change=1e-6, line_search_fn="strong_wolfe")
+    from scipy.optimize import minimize  # slow to import, and other models do not need it
 
-    def cost() -> Tensor:
-        free = logs.exp()
-        bound, slopes = bound_and_slopes(free.numpy(), given)
-        logs.grad = -free * torch.from_numpy(slopes)
-        return logs.new_tensor(-bound)
+    def cost(logs: Array) -> tuple[float, Array]:
+        free = np.exp(logs)
+        bound, slopes = bound_and_slopes(free, given)
+        return -bound, -free * slopes
 
-    optimizer.step(cost)
-    free = logs.exp()
+    start = torch.cat([sticks.flatten(), rate]).log().numpy()
+    options = {"maxiter": _NUM_STEPS, "ftol": 1e-12, "gtol": 1e-7}
+    free = torch.from_numpy(np.exp(minimize(cost, start, jac=True, method="L-BFGS-B", options=options).x))
     return free[:-1].view_as(sticks), free[-1:]
 
 
