@@ -31,7 +31,7 @@ def plot_components(posterior: PartitionPosterior, X: Any, y: Any = None, ax: Ax
     Parameters
     ----------
     X, y : points [N, D] and their labels [N] of any kind; without y, predicted classes. Real targets are ignored. A
-        label is missing where it is NaN, or after a fit with missing labels -1, unless that is a class
+        label is missing where it is NaN, or -1 unless that is a class of the fit; without classes -1 is a label
     """
     require_posterior(posterior, PartitionPosterior)
     rows, ax = as_points(X), axes_or_new(ax)
@@ -102,11 +102,11 @@ def _classes(posterior: PartitionPosterior, X: Any, y: Any) -> tuple[NDArray[Any
 
 
 def _missing(names: NDArray[Any], model: Any) -> NDArray[np.bool_]:
-    """Which of the different labels [L] stand for a missing one: NaN and, if labels of the fit were missing, -1."""
+    """Which of the different labels [L] stand for a missing one: NaN, and -1 if the fit had other classes."""
     if names.dtype.kind not in "if":
         return np.zeros(len(names), dtype=bool)
-    partial = model.classes is not None and model.loss.takes_missing and -1 not in model.classes
-    return np.isnan(names) | (partial & (names == -1))
+    has_others = model.classes is not None and -1 not in model.classes
+    return np.isnan(names) | (has_others & (names == -1))
 
 
 def _standardized(posterior: PartitionPosterior, rows: Array) -> Array:

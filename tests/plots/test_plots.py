@@ -111,11 +111,12 @@ def test_every_point_is_drawn_once(crossed, ax, labels):
     assert {f"class {name}" for name in (("no", "yes") if labels == "text" else (0, 1))} <= named
 
 
+@pytest.mark.parametrize("fitted", ["all", "some"])
 @pytest.mark.parametrize("gap", [np.nan, -1])
-def test_points_without_a_label_are_drawn_as_such(crossed, ax, gap):
-    X, y, _ = crossed
-    y = np.where(np.arange(200) % 4 == 0, gap, y).astype(type(gap))
-    posterior = SmallVariance(num_components=2, num_restarts=1).fit(InfiniteSVM(), X, y)
+def test_points_without_a_label_are_drawn_as_such(crossed, ax, gap, fitted):
+    X, whole, _ = crossed
+    y = np.where(np.arange(200) % 4 == 0, gap, whole).astype(type(gap))
+    posterior = SmallVariance(num_components=2, num_restarts=1).fit(InfiniteSVM(), X, whole if fitted == "all" else y)
     for given, classes in ((y, 2), (np.where(y == 0, gap, y), 1), (np.full(200, gap), 0)):
         ax.clear()
         plot_components(posterior, X, given, ax=ax)
