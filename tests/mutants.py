@@ -74,7 +74,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "intercept -= ": "intercept += ",
         "[min(first, second) : max(first, second)]": "",
         "weights.shape[1] not in {1, len(classes)}": "False",
-        "(partial & (names == -1))": "(names == -1)",
+        "(has_others & (names == -1))": "(names == -1)",
         "np.isnan(names) |": "",
         "np.append(np.searchsorted(known, names), -1)": "np.searchsorted(known, names)",
         "labels[labels >= 0]": "labels",
@@ -140,6 +140,16 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "            gc.disable()\n": "",
         "self.collects = gc.isenabled()": "self.collects = True",
         "if self.collects and not COMPILATION.depth": "if self.collects",
+    },
+    ("models/numbers.py", "estimators/test_estimators.py -k default_device"): {
+        "torch.from_numpy(as_array(name, values, hint))": "torch.as_tensor(as_array(name, values, hint))",
+    },
+    ("models/targets/classes.py", "inference/posterior/test_posterior.py -k on_the_host"): {
+        'len(self.labels), device="cpu")': "len(self.labels))",
+        '[[-1.0], [1.0]], device="cpu")': "[[-1.0], [1.0]])",
+    },
+    ("inference/posterior/label_calibration.py", "estimators/test_estimators.py -k default_device"): {
+        "dtype=views.dtype, device=views.device)": "dtype=views.dtype)",
     },
     ("inference/compiled/clock.py", "inference/compiled/test_compiled.py -k timed_apart"): {
         "        if not self.depth:\n            self.begun": "        if True:\n            self.begun",
@@ -1243,7 +1253,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "None if weights is None else weights[positive])": "None)",
     },
     ("estimators/clusters.py", "estimators/test_estimators_as_peers.py -k 'order_of_rows or that_chose'"): {
-        "choice.posterior.over_rows(torch.as_tensor(choice.place))": "choice.posterior",
+        "choice.posterior.over_rows(torch.from_numpy(choice.place))": "choice.posterior",
         "warn(message, category)": "pass",
     },
     ("inference/svi/backend.py", "inference/svi/test_svi_unions.py -k end_with"): {

@@ -132,7 +132,7 @@ class ClassTarget(Target):
 
         log phi(y | f) = sum_c log phi(codes_yc | f_c),      decode(f) = argmax_y,      probabilities(f) = softmax_y
 
-    A class that derives from this one writes `codes`. A missing label is NaN, or -1 among integers (unless the labels
+    A class that derives from this one writes `codes()`. A missing label is NaN, or -1 among integers (unless the labels
     are -1 and +1, or others are negative too): its targets are NaN.
 
     Parameters

@@ -442,11 +442,14 @@ def test_a_regression_does_not_hang_on_the_units_of_targets():
         assert_allclose((other - 5) / 1e6, found, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["Clusterer", "MultiLabelClassifier", "RegressorCV", "TopicTransformer", "Classifier"])
+@pytest.mark.parametrize(
+    "kind", ["Classifier", "Clusterer", "MultiLabelClassifier", "RegressorCV", "ClassifierCV", "TopicTransformer"]
+)
 def test_estimators_do_not_depend_on_the_default_device_of_torch(kind):
     rng = np.random.default_rng(0)
     X = rng.poisson(3.0, size=(30, 4))
-    y = {"MultiLabelClassifier": X[:, :2] > 3, "RegressorCV": X[:, 0] + 0.0}.get(kind, X[:, 0] > 3)
+    targets = {"MultiLabelClassifier": X[:, :2] > 3, "RegressorCV": X[:, 0] + 0.0, "Classifier": X[:, 0] % 3}
+    y = targets.get(kind, X[:, 0] > 3)
     method = "transform" if kind == "TopicTransformer" else "predict"
     usual = getattr(getattr(estimators, kind)().fit(X, y), method)(X)
     with torch.device("meta"):  # as after torch.set_default_device, of rows that stay on the CPU

@@ -325,6 +325,15 @@ def test_arrays_come_back_in_the_kind_that_was_given(gibbs: Posterior) -> None:
     assert (gibbs.predict(X.numpy()) == gibbs.predict(X).numpy()).all()
 
 
+@pytest.mark.parametrize("num_classes", [2, 3])
+def test_probabilities_of_rows_on_the_host_do_not_depend_on_the_default_device(num_classes) -> None:
+    X, y = torch.randn(20, 2, generator=torch.Generator().manual_seed(0)).numpy(), np.arange(20) % num_classes
+    fitted = SmallVariance(num_components=2).fit(InfiniteSVM(), X, y)
+    with torch.device("meta"):
+        found = fitted.predict_proba(X)
+    np.testing.assert_array_equal(found, fitted.predict_proba(X))
+
+
 def test_similarity_and_partition_do_not_depend_on_labels(gibbs: Posterior) -> None:
     similarity = gibbs.similarity()
     expected = torch.stack([(z[:, None] == z[None]).float() for z in gibbs.samples["assignments"]]).mean(0)
