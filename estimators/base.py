@@ -44,9 +44,14 @@ class NothingLearntWarning(UserWarning):
 
 
 def goes_on(estimator: PosteriorEstimator) -> bool:
-    """Whether a fit with this model and backend can continue with another batch."""
+    """True if a fit with this model and backend can continue with another batch; else AttributeError says why."""
     inference = estimator.defaults()[1] if estimator.inference is None else estimator.inference
-    return isinstance(inference, SVI) and any(map(estimator.is_of, estimator.streams))
+    if not isinstance(inference, SVI) or not any(map(estimator.is_of, estimator.streams)):
+        raise AttributeError(
+            f"{type(inference).__name__} with this model cannot continue a fit. partial_fit needs inference=SVI() and "
+            "a mixture, BNMC or a model of topics."
+        )
+    return True
 
 
 class _Transform(TransformerMixin):

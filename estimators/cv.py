@@ -30,7 +30,7 @@ class ClassifierCV(PathSearch, Classifier):
     Parameters
     ----------
     model : a model with classes; None: `InfiniteSVM(loss=SquaredHinge())`, which with one component is scikit-learn's
-        LinearSVC at C = 2 strength * weight_scale^2. If the loss has no strength, `strengths` is not searched
+        LinearSVC at C = 2 strength * weight_scale^2. If the loss has no strength, leave `strengths` out
     inference : as in `Classifier`; None: `SmallVariance(scale=10.0)`, whose components follow the rows more than the
         labels; for topics and latent features as in `Classifier`. Fits of the search make one descent unless
         `num_restarts` is a number
@@ -190,7 +190,7 @@ class RegressorCV(PathSearch, Regressor):
 
     Parameters
     ----------
-    model : as in `Regressor`; if the loss has no strength, `strengths` is not searched
+    model : as in `Regressor`; if the loss has no strength, leave `strengths` out
     inference, strengths, num_components, temperatures, length_scales, cv : as in `ClassifierCV`
     weight_scales : as in `ClassifierCV`; None: .1, .3 and 1, or if length scales are searched eleven from 0.03 to 10
 

@@ -25,7 +25,7 @@ class MultiTaskRegressorCV(Search, MultiTaskRegressor):
 
     Parameters
     ----------
-    model, inference : as in `MultiTaskRegressor`; if the loss has no strength, `strengths` is not searched
+    model, inference : as in `MultiTaskRegressor`; if the loss has no strength, leave `strengths` out
     strengths : strengths of the loss to choose from
     weight_scales : prior standard deviations of the weights to choose from; None: 0.15 alone
     cv : as in `ClassifierCV`

@@ -1,5 +1,6 @@
 """Inference: backends, each a class that computes posteriors, and a class of posterior for each structure."""
 
+from ..models.ranks import RankLost
 from .backend import Backend
 from .distributed.mapped import map_rows
 from .distributed.rows import rows_of
@@ -62,6 +63,7 @@ __all__ = [
     "PyroGibbs",
     "QuadraticKernel",
     "RBFKernel",
+    "RankLost",
     "RowSource",
     "RowsInOrder",
     "Schedule",

@@ -144,10 +144,10 @@ def read_rows(X: Any, name: str = "X") -> Rows:
         )
     X = _as_sparse(X, name) if _is_sparse(X) else as_tensor(name, X)
     if X.ndim != 2:
-        raise ValueError(
-            f"{name} has shape {tuple(X.shape)}; expected [N, D]. Reshape your data: {name}.reshape(-1, 1) for a "
-            f"single feature, {name}.reshape(1, -1) for a single row."
-        )
+        remedy = f"{name}.reshape(-1, 1) for a single feature, {name}.reshape(1, -1) for a single row"
+        if X.ndim > 2:
+            remedy = f"{name}.reshape(len({name}), -1) for a row of each array"
+        raise ValueError(f"{name} has shape {tuple(X.shape)}; expected [N, D]. Reshape your data: {remedy}.")
     return SparseRows.of(X) if _is_sparse(X) else X
 
 

@@ -145,7 +145,6 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "torch.from_numpy(as_array(name, values, hint))": "torch.as_tensor(as_array(name, values, hint))",
     },
     ("models/targets/classes.py", "inference/posterior/test_posterior.py -k on_the_host"): {
-        'len(self.labels), device="cpu")': "len(self.labels))",
         '[[-1.0], [1.0]], device="cpu")': "[[-1.0], [1.0]])",
     },
     ("inference/posterior/label_calibration.py", "estimators/test_estimators.py -k default_device"): {

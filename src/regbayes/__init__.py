@@ -39,7 +39,10 @@ __version__ = version("regbayes")
 def __getattr__(name: str) -> ModuleType:
     if name in __all__:
         return import_module(f".{name}", __name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has: {', '.join(__all__)}.")
+    raise AttributeError(
+        f"module {__name__!r} has no attribute {name!r}; it has: {', '.join(__all__)}. Models and their parts are in "
+        "`models`, backends and posteriors in `inference`."
+    )
 
 
 def __dir__() -> list[str]:

@@ -43,6 +43,7 @@ from regbayes.models import (
     DiagonalGaussian,
     DirichletProcess,
     FullGaussian,
+    InfiniteLatentSVM,
     InfiniteSVM,
     Logistic,
     MedLDA,
@@ -285,6 +286,15 @@ def test_batches_go_on_where_the_last_one_ended(blobs, documents):
     assert words.partial_fit(documents[1::2], np.arange(20) // 10).score(documents, np.arange(40) // 20) > 0.9
     seen = continue_fit(topics.posterior_, documents[:3]).samples["num_seen"]
     assert float(seen) == 43
+
+
+def test_a_fit_that_cannot_continue_says_what_can():
+    with pytest.raises(AttributeError) as raised:
+        Clusterer(DPM(), SmallVariance()).partial_fit  # noqa: B018
+    assert str(raised.value.__cause__).startswith(
+        "SmallVariance with this model cannot continue a fit. partial_fit needs"
+    )
+    assert not hasattr(Classifier(InfiniteLatentSVM(), SVI()), "partial_fit")
 
 
 @pytest.mark.parametrize("classes", [[], ["left"], "left", {"left", "right"}, [["left", "right"]], ["left", 1.0, None]])

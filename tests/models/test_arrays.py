@@ -39,7 +39,7 @@ def test_the_first_bad_value_is_named(row: int, column: int, value: float) -> No
     ("values", "message"),
     [
         (np.zeros(3), "Reshape your data"),
-        (np.zeros((2, 3, 1)), "shape"),
+        (np.zeros((2, 3, 1)), r"X\.reshape\(len\(X\), -1\) for a row of each array"),
         (np.zeros((3, 0)), "0 feature"),
         (np.zeros((1, 3)), "at least 2"),
         ([["a", "b"]], "cannot be read as an array of numbers"),
