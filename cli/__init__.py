@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import os
 import sys
 import warnings
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple, NoReturn
 from .errors import CommandError, one_line
 from .ranks import rank
 
-__all__ = ["main"]
+__all__ = ["command", "main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,6 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     It is 0, 2 for a mistake of the user (reported in one line), 130 for Ctrl-C, or 141 if the reader of the output
     stops, as under `| head`. Characters that the encoding of the output lacks become question marks.
     """
+    if sys.stdout is None:
+        print("regbayes: error: standard output is closed. Send it to a file, or to /dev/null.", file=sys.stderr)
+        return 2
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
@@ -44,6 +48,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"regbayes: {one_line(interrupt) or 'interrupted'}", file=sys.stderr)
         return 130
     return 0
+
+
+def command() -> NoReturn:
+    """Run the command line as a program, and end the process with its exit code.
+
+    After an error it ends without Python's own steps: a thread of Arrow that drops a file during these aborts it.
+    """
+    if not (code := main()):
+        sys.exit()
+    atexit._run_exitfuncs()
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def _unheard() -> int:

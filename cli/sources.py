@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import pyarrow as pa
@@ -193,6 +193,7 @@ class TextSource(Source):
         """All rows, the header first, read in blocks of `size` bytes, which no row may exceed."""
         columns = [f"{index}" for index in range(len(self.names))]
         with self._readable(), self._bytes() as file:
+            unpacked = cast(_Unpacked, file.raw)
             yield from map(
                 _without_blank_rows,
                 open_csv(
@@ -204,6 +205,20 @@ class TextSource(Source):
                     ConvertOptions(column_types=dict.fromkeys(columns, pa.string()), null_values=[]),
                 ),
             )
+            if unpacked.num_quotes % 2:
+                self._require_closed_quotes()
+
+    def _require_closed_quotes(self) -> None:
+        """Raise CommandError if a quote is never closed: for Arrow the rest of the file is one cell then."""
+        last = 0
+        try:
+            for line, _ in self._records(strict=True):
+                last = line
+        except csv.Error as error:
+            if "unexpected end of data" in str(error) or "field larger" in str(error):
+                raise CommandError(
+                    f"{self.path!r} is not a CSV file: a quote in the row after line {last} is never closed."
+                ) from None
 
     def _line(self, record: int) -> int:
         """The line at which a row ends, the header being row 0; 0 if the csv module refuses a cell before it."""
@@ -226,10 +241,11 @@ class TextSource(Source):
                     )
         return CommandError(f"{self.path!r} is not a CSV file: {said}")
 
-    def _records(self) -> Iterator[tuple[int, list[str]]]:
+    def _records(self, *, strict: bool = False) -> Iterator[tuple[int, list[str]]]:
         """The rows that are not blank, the header first, each with the line at which it ends; for messages."""
         with self._readable(), self._bytes() as file:
-            reader = csv.reader(io.TextIOWrapper(file, "utf-8-sig", newline=""), delimiter=self._delimiter)
+            text = io.TextIOWrapper(file, "utf-8-sig", newline="")
+            reader = csv.reader(text, delimiter=self._delimiter, strict=strict)
             yield from ((reader.line_num, row) for row in reader if any(map(str.strip, row)))
 
     @cached_property
@@ -265,6 +281,7 @@ class _Unpacked(io.RawIOBase):
         self._is_packed = stored.read(len(_GZIP)) == _GZIP
         stored.seek(0)
         self._file: Any = gzip.GzipFile(fileobj=stored) if self._is_packed else stored
+        self.num_quotes = 0
         self._num_read, self._most = 0, max(_LEAST_BOUND, _MOST_INFLATION * size)
 
     def readable(self) -> bool:
@@ -275,6 +292,7 @@ class _Unpacked(io.RawIOBase):
         """The next bytes; CommandError if they are too many for the size of the file."""
         number: int = self._file.readinto(buffer)
         self._num_read += number
+        self.num_quotes += bytes(buffer[:number]).count(b'"')
         if self._is_packed and self._num_read > self._most:
             raise CommandError(
                 f"{self._path!r} holds over {self._most:,} characters of text, {_MOST_INFLATION} times its size or "

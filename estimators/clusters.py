@@ -364,15 +364,29 @@ class SequenceClusterer(_Clusters):
         return IHMM(), SVI()
 
     def fit(self, X: ArrayLike, y: Any = None, lengths: ArrayLike | None = None) -> Self:
-        """Fit copies of the model and the backend to the steps X [N, D] of sequences; y is ignored."""
+        """Fit copies of the model and the backend to the steps X [N, D] of sequences; y is ignored.
+
+        Raises
+        ------
+        ValueError    if y is not as long as X, since it is then perhaps meant for `lengths`.
+        """
         model, inference = self.parts()
         steps = self.fit_data(X)
+        if y is not None and lengths is None and np.shape(y)[:1] != (len(steps),):
+            raise ValueError(
+                f"y has shape {np.shape(y)}; expected {len(steps)} entries, all ignored. Lengths of sequences go to "
+                "`lengths`: fit(X, lengths=...)."
+            )
         if self.model is None:
             observed = steps[~np.isnan(steps).any(1)]
             found = chosen_mixture(inference, observed, None).model
             model = model.replace(likelihood=found.likelihood, truncation=found.truncation)
         self.posterior_ = inference.fit(model, steps, lengths=lengths, on_interrupt=self.on_interrupt)
         return self._numbered()
+
+    def fit_predict(self, X: ArrayLike, y: Any = None, lengths: ArrayLike | None = None) -> NDArray[np.int64]:
+        """`labels_` [N] of a fit."""
+        return self.fit(X, y, lengths).labels_
 
     def predict(self, X: ArrayLike, lengths: ArrayLike | None = None) -> NDArray[np.int64]:
         """The most probable path [N] of new sequences, in the numbering of `labels_`."""

@@ -34,10 +34,13 @@ def read_rows(estimator: Any, X: Any, **checks: Any) -> Any:
             "X is a file or another source of rows; expected rows [N, D] in memory. For all rows of a source take "
             "map_rows of regbayes.inference: map_rows(model.predict, rows_of(path, columns=[...]))."
         )
+    if type(X).__name__ == "LazyFrame":
+        raise TypeError("X is a LazyFrame, whose rows are not yet computed: pass X.collect().")
     X = array_like("X", X)
     if not scipy.sparse.issparse(X):
         values = named("X", lambda: np.asarray(X))
-        if values.dtype.kind in "OmM":  # dates and durations alone would pass as nanoseconds
+        # dates and durations alone would pass as nanoseconds, and polars makes numbers of them beside numbers
+        if values.dtype.kind in "OmM" or hasattr(X, "get_columns"):
             _require_numbers(X)
         if values.dtype.kind in "mM":
             raise TypeError(f"X has values of type {values.dtype}; expected numbers. Turn dates into numbers.")
@@ -55,6 +58,8 @@ def read_both(estimator: Any, read_X: Callable[[], Any], y: Any, **checks: Any) 
         raise ValueError(f"y is the text {y!r}; expected an array. Only fit(path, y=...) takes the name of a column.")
     y = array_like("y", y)
     _require_known(estimator, y, "target" if checks.get("y_numeric") else "label")
+    if checks.get("y_numeric"):
+        y = _numbers_of(y)
     # before the rows: it forgets the names of their columns
     targets = named("y", lambda: validate_data(estimator, y=y, **checks))
     rows = read_X()
@@ -70,7 +75,10 @@ def read_targets(estimator: object, y: Any, **checks: Any) -> Any:
     if y is None:
         raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None.")
     checks |= {"ensure_2d": False, "ensure_all_finite": "allow-nan", "input_name": "y"}
-    return named("y", lambda: check_array(_with_nan(array_like("y", y)), **checks))
+    found = _with_nan(array_like("y", y))
+    if checks.get("dtype") is not None:
+        found = _numbers_of(found)
+    return named("y", lambda: check_array(found, **checks))
 
 
 def array_like(name: str, values: Any) -> Any:
@@ -159,6 +167,14 @@ def _with_nan(y: Any) -> Any:
         return y
     filled = np.where(missing, np.nan, values)
     return filled if has_text(filled) else filled.astype(np.float64)
+
+
+def _numbers_of(y: Any) -> Any:
+    """Targets [...] whose objects are numbers; ValueError on text, even of digits ("1_000" would be a thousand)."""
+    values = named("y", lambda: np.asarray(y))
+    if has_text(values):
+        raise ValueError("y has text; expected numbers. Convert digits with y.astype(float).")
+    return named("y", lambda: values.astype(np.float64)) if values.dtype.kind == "O" else y
 
 
 def _require_known(estimator: object, y: Any, what: str) -> None:

@@ -41,7 +41,7 @@ from .paths import (
     strength_of,
     varied,
 )
-from .reading import array_like, named
+from .reading import array_like, missing_in, named
 from .rows import Part, copies_of, deal, deal_groups, sort_rows, splits_of
 from .streams import require_array
 
@@ -384,10 +384,11 @@ def _read_groups(groups: ArrayLike, rows: Any) -> NDArray[Any]:
     named("X and groups", lambda: check_consistent_length(rows, found))
     try:
         np.unique(found)
+        is_known = not missing_in(found).any()
     except TypeError:  # names beside numbers, or beside what is missing
-        raise ValueError(
-            f"groups is {shown(groups)}; expected the names of groups, of one type, none of them missing."
-        ) from None
+        is_known = False
+    if not is_known:
+        raise ValueError(f"groups is {shown(groups)}; expected the names of groups, of one type, none of them missing.")
     return found
 
 

@@ -150,6 +150,21 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
     ("inference/posterior/label_calibration.py", "estimators/test_estimators.py -k default_device"): {
         "dtype=views.dtype, device=views.device)": "dtype=views.dtype)",
     },
+    ("cli/sources.py", "cli/test_cli.py -k swallows"): {
+        "            if unpacked.num_quotes % 2:\n": "            if False:\n",
+    },
+    ("cli/__init__.py", "cli/test_cli.py -k 'code_of_its or standard_output'"): {
+        "    atexit._run_exitfuncs()\n": "",
+        "os._exit(code)": "os._exit(1)",
+        "if sys.stdout is None": "if False",
+    },
+    ("estimators/reading.py", "estimators/test_estimators.py -k of_objects"): {
+        "        y = _numbers_of(y)\n": "        pass\n",
+        "        found = _numbers_of(found)\n": "        pass\n",
+    },
+    ("estimators/search.py", "estimators/test_estimators_cv.py -k without_a_group"): {
+        "not missing_in(found).any()": "True",
+    },
     ("inference/compiled/clock.py", "inference/compiled/test_compiled.py -k timed_apart"): {
         "        if not self.depth:\n            self.begun": "        if True:\n            self.begun",
     },

@@ -811,6 +811,36 @@ def test_the_index_of_a_data_frame_is_no_column(tmp_path) -> None:
     assert read_table(str(tmp_path / "t.parquet")).names == ["x", "y"]
 
 
+@pytest.mark.parametrize("rest", [3, 30_000], ids=["short", "long"])
+def test_a_quote_that_is_never_closed_swallows_no_rows(tmp_path, capsys, rest) -> None:
+    rows = ["a,b,note", *["1,2,ok"] * 5, '1,2,"2 inch', *["3,4,ok"] * rest]
+    (tmp_path / "open.csv").write_text("\n".join(rows) + "\n")
+    message = refuse(capsys, "cluster", "--data", tmp_path / "open.csv", "--drop", "note")
+    assert "a quote in the row after line 6 is never closed" in message
+    (tmp_path / "inch.csv").write_text("\n".join(rows).replace('"2 inch', '2" inch'))
+    (tmp_path / "several.csv").write_text("\n".join(rows).replace('"2 inch', '"2\n""3"" inch"'))
+    for name in ("inch", "several"):
+        found = sources.source_of(str(tmp_path / f"{name}.csv"))
+        assert found.span == slice(0, 6 + rest)
+
+
+def test_without_standard_output_nothing_is_begun(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["--version"]) == 2
+    assert capsys.readouterr().err.startswith("regbayes: error: standard output is closed.")
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["info", "--posterior", "none.pt"], 2), (["info", "--help"], 0)])
+def test_a_program_ends_with_the_code_of_its_command(tmp_path, arguments, code) -> None:
+    program = "import atexit, regbayes.cli; atexit.register(print, 'ended'); print('begun'); regbayes.cli.command()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == code
+    assert (done.stdout.split()[0], done.stdout.split()[-1]) == ("begun", "ended")
+    assert done.stderr.startswith("regbayes: error: ") == (code == 2)
+
+
 def test_a_quote_that_is_never_closed_is_told_in_a_line(tmp_path, capsys) -> None:
     path = tmp_path / "t.csv"
     path.write_text('"x,y\n' + "1,2\n" * 50_000)

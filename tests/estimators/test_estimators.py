@@ -364,6 +364,30 @@ def test_tables_with_names(library):
             estimator.predict(X)
 
 
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_dates_of_a_frame_are_no_numbers(library):
+    table = pytest.importorskip(library)
+    X, y, _ = small_data()
+    days = np.datetime64("2020-01-01", "us") + np.arange(len(X)) * np.timedelta64(1, "D")
+    with pytest.raises(TypeError, match=r"X has columns that are not numeric: 'day'"):
+        Classifier().fit(table.DataFrame({"width": X[:, 0], "day": days}), y)
+
+
+@pytest.mark.parametrize("kind", ["Regressor", "RegressorCV", "MultiTaskRegressor"])
+def test_targets_of_objects_are_numbers_and_no_text(kind):
+    X = np.random.default_rng(0).normal(size=(20, 2))
+    y = X[:, :1] if kind == "MultiTaskRegressor" else X[:, 0]
+    estimator = getattr(estimators, kind)()
+    for text in (y.astype(str), y.astype(str).astype(object)):
+        with pytest.raises(ValueError, match=r"y has text; expected numbers\. Convert digits with y\.astype"):
+            clone(estimator).fit(X, text)
+    far = y.astype(object)
+    far[0] = np.inf
+    with pytest.raises(ValueError, match=r"y.*inf"):
+        clone(estimator).fit(X, far)
+    assert_array_equal(clone(estimator).fit(X, y.astype(object)).predict(X), clone(estimator).fit(X, y).predict(X))
+
+
 @pytest.mark.nightly
 def test_a_search_in_a_pipeline_runs_in_two_processes_with_weights():
     X, y, weights = small_data()

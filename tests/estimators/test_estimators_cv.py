@@ -811,3 +811,10 @@ def test_a_slope_makes_probabilities(four_groups):
         posterior.with_slope(0.0)
     with pytest.raises(ValueError, match="slope is for their probabilities"):
         SmallVariance().fit(DPM(), X).with_slope(1.0)
+
+
+def test_rows_without_a_group_are_refused(four_groups):
+    X, y = four_groups
+    groups = np.where(np.arange(len(y)) % 4 == 0, np.nan, np.arange(len(y)) % 4)
+    with pytest.raises(ValueError, match="expected the names of groups, of one type, none of them missing"):
+        ClassifierCV().fit(X, y, groups=groups)

@@ -80,6 +80,14 @@ def test_sequences_one_by_one_are_to_be_stacked(apart):
             take(apart)
 
 
+def test_lengths_in_the_place_of_y_are_not_ignored():
+    for take in (clone(QUICK).fit, clone(QUICK).fit_predict):
+        with pytest.raises(ValueError, match=r"y has shape \(2,\); expected 120 entries, all ignored\. Lengths"):
+            take(X, LENGTHS)
+    found = clone(QUICK).fit_predict(X, lengths=LENGTHS)
+    assert_array_equal(found, clone(QUICK).fit(X, np.zeros(120), LENGTHS).labels_)
+
+
 def test_lengths_are_passed_on():
     """Sequences of one step each tell nothing of moves, so that rows are as they were a priori."""
     whole, cut = (clone(QUICK).fit(X, lengths=lengths) for lengths in ([120], [1] * 120))
