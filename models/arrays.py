@@ -301,7 +301,7 @@ def like(result: Tensor, given: Any) -> Any:
 
 
 def tensor_of(result: Any) -> Tensor:
-    """What `like` returned, as a tensor."""
+    """What `like` returned [...], as a tensor."""
     return result if isinstance(result, Tensor) else torch.from_numpy(result)
 
 
