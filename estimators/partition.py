@@ -217,7 +217,10 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         """Where labels [n] are among `classes_`; ValueError on one that is not."""
         if not (known := np.isin(labels, self.classes_)).all():
             extra, classes = labels[~known].tolist()[0], self.classes_.tolist()
-            raise ValueError(f"y has the label {extra!r}, which is not among the classes {classes}.")
+            raise ValueError(
+                f"y has the label {extra!r}, which is not among the classes {classes}. Name all of them with the first "
+                "batch: partial_fit(X, y, classes=...)."
+            )
         return np.searchsorted(self.classes_, labels)
 
     def _parts_for(self, rows: Any, sizes: NDArray[Any]) -> tuple[Any, Backend]:
