@@ -18,7 +18,7 @@ import socket
 import sys
 import time
 from contextlib import closing
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 import torch
@@ -41,12 +41,12 @@ BACKENDS: dict[str, Any] = {
 
 
 def rows(number: int, first: int = 0, last: int | None = None) -> tuple[Tensor, Tensor]:
-    """Some of so many rows [n, D] around K centres, and classes [n]."""
+    """Some of so many rows [n, D] around K centres, and classes [n]: the same rows, however they are split."""
     stream = torch.Generator().manual_seed(0)
     centers = 3 * torch.randn(K, D, generator=stream, dtype=torch.float64)
-    place = torch.randint(K, (number,), generator=stream)[first:last]
-    noise = torch.randn(len(place), D, generator=stream.manual_seed(first + 1), dtype=torch.float64)
-    return centers[place] + noise, place % 2
+    place = torch.randint(K, (number,), generator=stream)
+    noise = torch.randn(number, D, generator=stream, dtype=torch.float64)
+    return (centers[place] + noise)[first:last].clone(), place[first:last] % 2
 
 
 def predicted(backend: str, model: str, found: int) -> int:
@@ -90,6 +90,8 @@ def _serve(rank: int, size: int, port: int, pipe: Any, *call: Any) -> None:
     if size > 1:
         dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
     pipe.send(reductions() if call == () else fit(*call, rank, size))
+    if size > 1:
+        dist.destroy_process_group()
 
 
 def reductions() -> tuple[float, float]:
@@ -130,16 +132,18 @@ def show_bytes() -> None:
 
 
 def show_wall(number: int) -> None:
-    """Three rounds, one and two processes in turn; of each the best."""
+    """Seven rounds, one and two processes in turn: medians of both, and of their ratios."""
     latency, per_byte = ranks(2)
     print(f"an all-reduce takes {1e6 * latency:.0f} us, and {1e9 * per_byte:.2f} ns a byte")
     for backend in [name for name in BACKENDS if name != "slice Gibbs"]:
-        both = [[ranks(size, backend, "DPM", number) for size in (1, 2)] for _ in range(3)]
-        wall, cpu = ([min(found[place] for found in each) for each in zip(*both, strict=True)] for place in (0, 1))
+        both = [[ranks(size, backend, "DPM", number) for size in (1, 2)] for _ in range(7)]
+        one, two = (median(found[place][0] for found in both) for place in (0, 1))
+        ratios = sorted(alone[0] / shared[0] for alone, shared in both)
         sent = both[0][1][2]
-        told = wall[0] / 2 + latency * len(sent) + per_byte * sum(sent)
-        print(f"{backend:15} wall {wall[0]:.3f}, {wall[1]:.3f} ({told:.3f} told): {wall[0] / wall[1]:.2f}x;", end=" ")
-        print(f"CPU of a process {cpu[0]:.3f}, {cpu[1]:.3f}: {cpu[0] / cpu[1]:.2f}x", flush=True)
+        told = one / 2 + latency * len(sent) + per_byte * sum(sent)
+        print(f"{backend:15} {one:.3f}, {two:.3f} s ({told:.3f} told); {ratios[0]:.2f} to {ratios[-1]:.2f}", end=", ")
+        print(f"median {median(ratios):.2f}; CPU", end=" ")
+        print(f"{median(alone[1] / shared[1] for alone, shared in both):.2f}", flush=True)
 
 
 if __name__ == "__main__":
