@@ -52,7 +52,7 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         `SVI(tolerance=0.03)` (with `rule="averaging"` if the loss has no expectation, such as `CrammerSinger`), else
         `SmallVariance(scale=10.0, num_restarts=1)`. Its `num_components` is then N / (15 (D + 1)) for N rows of D
         columns, at most 2 m / (D + 1), where m is the mean number of rows of all classes but the largest, at most one
-        for every two different rows, and from 1 to 16. It makes one descent, as searches fit often
+        for every two different rows, and from 1 to 16. It makes one descent: searches over settings fit often
     class_weight : weights by class, 1 for classes that are not named, or "balanced": in inverse proportion to the
         numbers of rows. With `SVI(rule="gibbs")` of a mixture they multiply the losses, as in scikit-learn. Else they
         multiply `sample_weight`, so that a row also counts more for its component. For Gibbs, NUTS and Autoguide they
