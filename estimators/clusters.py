@@ -18,7 +18,7 @@ from torch import Tensor
 from ..inference import SVI, Backend, FitInterrupted, PartitionPosterior, SequencePosterior
 from ..inference.hilbert_embedding.mean_families import gaussian_moments
 from ..inference.posterior.components import expected_parameters
-from ..models import DPM, IHMM, Data, DiagonalGaussian, FullGaussian, Mixture, StateSpace
+from ..models import DPM, IHMM, BernoulliBeta, Data, DiagonalGaussian, FullGaussian, Mixture, StateSpace
 from ..models.arrays import require_stacked
 from ..models.warning import warn, withheld
 from .base import PosteriorEstimator, goes_on
@@ -55,7 +55,9 @@ def chosen_mixture(
     """The mixture that reaches the highest bound on rows [N, D], each counted `weights` [N] times.
 
     Its covariances are diagonal, full, or full with a prior of `degrees_of_freedom` D + 2, which lets correlations be
-    as strong as they are. If the best of these has a single cluster, full ones whose prior expects the correlations of
+    as strong as they are. Diagonal ones compete with the default prior, which suits few clusters that overlap, and with
+    one that expects a tenth of the spread of all rows, which suits many clusters far apart. Rows of 0 and 1 get
+    `BernoulliBeta`. If the best of these has a single cluster, full ones whose prior expects the correlations of
     all rows compete with it: they tell clusters apart that are long in the same direction. If it has clusters in more
     than two thirds of its components, mixtures of twice as many compete, up to 160. Fits of at most 30 rows for each
     component, so 600 at first, run until they converge. These rows are chosen by their content, so that the order of
@@ -68,7 +70,7 @@ def chosen_mixture(
         return Choice(DPM())
     ordered = sort_rows(rows, None, weights, merge=True)
     best = _best_of_families(ordered, truncation or DPM().truncation)
-    if best.clusters == 1 and 1 < rows.shape[1] <= _MOST_COLUMNS:
+    if best.clusters == 1 and 1 < rows.shape[1] <= _MOST_COLUMNS and not _is_binary(rows):
         return max(best, _pilot(DPM(FullGaussian(scale="covariance")), ordered), key=_bound)
     while _is_full(best.clusters, best.model):
         more = _best_of_families(ordered, 2 * best.model.truncation)
@@ -85,18 +87,46 @@ def _is_full(clusters: int, model: DPM) -> bool:
 
 
 def _best_of_families(rows: SortedRows, truncation: int) -> Choice:
-    """The mixture with `truncation` components whose covariances reach the highest bound.
+    """The mixture with `truncation` components whose covariances reach the highest bound; rows of 0 and 1 have none.
 
-    Full covariances compete where their sweeps do not take long: in 2 to 32 columns with up to 40 components, in at
-    most five columns with 80, and in two with 160.
+    The narrow prior competes unless many rows are equal, or weigh more than one: it would make clusters of these. Full
+    covariances compete where their sweeps do not take long: in 2 to 32 columns with up to 40 components, in at most
+    five columns with 80, and in two with 160.
     """
+    if _is_binary(rows.X):
+        return _pilot(DPM(BernoulliBeta(), truncation=truncation), rows)
     families: list[Any] = [DiagonalGaussian()]
+    if rows.weights is None or rows.weights.sum() <= _MOST_REPEATED * len(rows.X):
+        families.append(DiagonalGaussian(rate=narrow_rate(rows)))
     columns = rows.X.shape[1]
     if 1 < columns <= _MOST_COLUMNS and (truncation <= 40 or truncation * columns <= _MOST_FULL):
         families.append(FullGaussian())
         if columns > 4:  # with fewer the default is the same
             families.append(FullGaussian(degrees_of_freedom=columns + 2))
     return max((_pilot(DPM(family, truncation=truncation), rows) for family in families), key=_bound)
+
+
+def _is_binary(X: NDArray[Any]) -> bool:
+    """Whether rows [N, D] are of 0 and 1 alone, in at least the three columns that tell clusters of such rows apart."""
+    return X.shape[1] > 2 and bool(np.isin(X, (0, 1)).all())
+
+
+def narrow_rate(rows: SortedRows) -> Tensor:
+    """The rate [D] of a prior that expects clusters with a tenth of the spread of all rows in each column.
+
+    The spread is that of the middle half of the rows, which outliers do not change, or the standard deviation if half
+    of the rows have one value.
+    """
+    X = np.asarray(rows.X, dtype=np.float64)
+    weights = np.ones(len(X)) if rows.weights is None else rows.weights
+    order = X.argsort(0)
+    below = weights[order].cumsum(0) / weights.sum()
+    columns = np.arange(X.shape[1])
+    low, high = (X[order[(below < level).sum(0), columns], columns] for level in (0.25, 0.75))
+    middle = ((high - low) / _NORMAL_MIDDLE) ** 2
+    variance = np.average((X - np.average(X, 0, weights)) ** 2, 0, weights)
+    spread = np.where(middle > 0, middle, np.where(variance > 0, variance, 1.0))
+    return torch.from_numpy((0.01 * spread).clip(np.finfo(np.float64).tiny))
 
 
 def _bound(found: Choice) -> float:
@@ -119,6 +149,8 @@ def _pilot(model: DPM, rows: SortedRows, components: int | None = None) -> Choic
 
 
 _NUM_PILOT, _MOST = 30, 160  # rows for each component, and components
+_MOST_REPEATED = 1.05  # mean weight of different rows
+_NORMAL_MIDDLE = 1.349  # length of the middle half of a normal distribution, in standard deviations
 _MOST_COLUMNS, _MOST_FULL = 32, 400  # a step with full covariances is cubic in the columns
 
 
@@ -146,8 +178,9 @@ class Clusterer(_Clusters):
     Parameters
     ----------
     model : a model without classes. None: the `DPM` with the highest bound of the log evidence in fits to at most 600
-        rows. These fits have diagonal covariances or, with 2 to 32 columns, also `FullGaussian()` and
-        `FullGaussian(degrees_of_freedom=D + 2)`. If the best of them has one cluster,
+        rows. These fits have diagonal covariances, with the default prior and a narrow one, or, with 2 to 32 columns,
+        also `FullGaussian()` and `FullGaussian(degrees_of_freedom=D + 2)`. Rows of 0 and 1 in at least three columns
+        get `BernoulliBeta()`. If the best of them has one cluster,
         `FullGaussian(scale="covariance")` is tried too. If it has clusters in more than two thirds of its components,
         so is twice the `truncation`, on twice as many rows, up to 160 components; the same once more if the fit by
         `SVI` to all rows has. `SmallVariance` has no bound, and takes `DPM()`

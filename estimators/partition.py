@@ -52,7 +52,8 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         `SVI(tolerance=0.03)` (with `rule="averaging"` if the loss has no expectation, such as `CrammerSinger`), else
         `SmallVariance(scale=10.0, num_restarts=1)`. Its `num_components` is then N / (15 (D + 1)) for N rows of D
         columns, at most 2 m / (D + 1), where m is the mean number of rows of all classes but the largest, at most one
-        for every two different rows, and from 1 to 16. It makes one descent: searches over settings fit often
+        for every two different rows, and from 1 to 16. Under `class_weight` N is (sum w)^2 / sum w^2 of the weights w.
+        It makes one descent: searches over settings fit often
     class_weight : weights by class, 1 for classes that are not named, or "balanced": in inverse proportion to the
         numbers of rows. With `SVI(rule="gibbs")` of a mixture they multiply the losses, as in scikit-learn. Else they
         multiply `sample_weight`, so that a row also counts more for its component. For Gibbs, NUTS and Autoguide they
@@ -193,7 +194,7 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         positive = np.ones(len(labels), dtype=bool) if weights is None else weights > 0
         counted = rows if positive.all() else rows[positive]
         found, places = np.unique(labels[positive], return_inverse=True)
-        parts = self._parts_for(counted, np.bincount(places, None if weights is None else weights[positive]))
+        parts = self._parts_for(counted, found, np.bincount(places, None if weights is None else weights[positive]))
         self.classes_ = found if classes is None else read_classes(classes)
         words = [label for label in self.classes_.tolist() if isinstance(label, str) and not label[:1].isdigit()]
         if words and parts[0].coding.ordered:
@@ -223,12 +224,12 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
             )
         return np.searchsorted(self.classes_, labels)
 
-    def _parts_for(self, rows: Any, sizes: NDArray[Any]) -> tuple[Any, Backend]:
-        """The model and the backend for rows [N, D] of classes with these sums of weights [L], which limit the
-        components and the weight scale of the defaults."""
+    def _parts_for(self, rows: Any, labels: NDArray[Any], sizes: NDArray[Any]) -> tuple[Any, Backend]:
+        """The model and the backend for rows [N, D] of classes with these labels [L] and sums of weights [L], which
+        limit the components and the weight scale of the defaults."""
         (model, inference), num_columns, num_rows = self.parts(), rows.shape[1], float(sizes.sum())
         if self.inference is None and isinstance(inference, SmallVariance):
-            most = min(int(num_rows) // (_ROWS * (num_columns + 1)), _MOST_COMPONENTS)
+            most = min(int(self._effective(labels, sizes)) // (_ROWS * (num_columns + 1)), _MOST_COMPONENTS)
             size = (num_rows - float(sizes.max())) / max(len(sizes) - 1, 1)  # mean of all classes but the largest
             most = min(most, int(2 * size // (num_columns + 1)))  # without rows of a class a component cannot learn it
             if most > 1:  # those of equal rows would differ in their labels alone
@@ -238,6 +239,14 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
             share = min(1.0, num_rows / (_ROWS_OF_COLUMN * num_columns))
             model = model.replace(weight_scale=model.weight_scale * share**0.5)
         return model, inference
+
+    def _effective(self, labels: NDArray[Any], sizes: NDArray[Any]) -> float:
+        """The effective number of rows, (sum w)^2 / sum w^2 (Kish 1965), of classes with these labels and sums of
+        weights [L], with their `class_weight` as w."""
+        if self.class_weight is None:
+            return float(sizes.sum())
+        factors = class_weights(self.class_weight, labels, np.arange(len(sizes)), sizes)
+        return float((sizes @ factors) ** 2 / (sizes @ factors**2))
 
     def loss_options(self, parts: tuple[Any, Backend], rows: SortedRows) -> dict[str, Any]:
         if self.class_weight is None or not self.in_losses(parts):

@@ -312,7 +312,7 @@ def as_vector(y: Any, X: Rows) -> Tensor:
     if y.ndim != 1 or len(y) != len(X):
         hint = ""
         if y.ndim == 2 and len(y) == len(X):
-            hint = " Use y.ravel()." if y.shape[1] == 1 else " BNMC takes label sets [N, L], and multi-task models [N, M]."
+            hint = " Use y.ravel()." if y.shape[1] == 1 else " BNMC takes sets [N, L], multi-task models [N, M]."
         raise ValueError(f"y has shape {tuple(y.shape)}; expected [{len(X)}], one target for each row of X.{hint}")
     return _beside(y, X, given_tensor)
 

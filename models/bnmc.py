@@ -179,7 +179,7 @@ class BNMC(Model):
 
     def require_probabilities(self) -> None:
         """Raise ValueError if a coupled joint has a loss other than the logistic one."""
-        if self.is_coupled and not self.loss.is_likelihood:
+        if self.is_coupled and not (isinstance(self.loss, Logistic) and self.loss.is_likelihood):
             raise ValueError(f"joint is {self.joint!r}, which is of probabilities: it needs loss=Logistic().")
 
     @property

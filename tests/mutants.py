@@ -1258,6 +1258,26 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         'DPM(FullGaussian(scale="covariance"))': "DPM(FullGaussian())",
         "best.clusters == 1": "best.clusters == 0",
     },
+    ("estimators/clusters.py", "estimators/test_estimators_as_peers.py -k 'far_apart or far_away or no_clusters_of'"): {
+        "families.append(DiagonalGaussian(rate=narrow_rate(rows)))": "pass",
+        "rows.weights.sum() <= _MOST_REPEATED * len(rows.X)": "True",
+    },
+    ("estimators/clusters.py", "estimators/test_estimators_as_peers.py -k 'middle_half or rows_of_0'"): {
+        "order = X.argsort(0)": "order, weights = X.argsort(0), np.ones(len(X))",
+        "np.average(X, 0, weights)) ** 2, 0, weights)": "0.0) ** 2, 0, weights)",
+        "X.shape[1] > 2 and bool(": "bool(",
+        "return _pilot(DPM(BernoulliBeta(), truncation=truncation), rows)": "pass",
+    },
+    ("estimators/partition.py", "estimators/test_estimators_cv.py -k effective"): {
+        "self._effective(labels, sizes)": "num_rows",
+        "(sizes @ factors) ** 2": "sizes.sum() ** 2",
+    },
+    ("models/bnmc.py", "models/test_bnmc.py -k coupled_joints"): {
+        "isinstance(self.loss, Logistic) and self.loss.is_likelihood": "self.loss.is_likelihood",
+    },
+    ("models/likelihoods/base.py", "inference/posterior/test_sample.py -k whole_numbers"): {
+        "generator).to(next(iter(parameters.values())))": "generator)",
+    },
     ("estimators/clusters.py", "estimators/test_estimators_as_peers.py -k many_rows_are_found"): {
         "if _is_full(self.n_components_, choice.model) and not": "if False and not",
     },

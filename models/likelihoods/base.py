@@ -104,7 +104,7 @@ class Likelihood(Config, ABC):
 
     def draw_rows(self, parameters: Parameters, generator: torch.Generator, totals: Tensor | None = None) -> Tensor:
         """Draw a row [M, D] from each of M components; with `given_totals`, counts that add up to `totals` [M]."""
-        return draw(self.distribution(parameters), generator)
+        return draw(self.distribution(parameters), generator).to(next(iter(parameters.values())))
 
     def log_density(self, X: Rows, parameters: Parameters) -> Tensor:
         """log p(x_n | theta_k) [N, K]."""

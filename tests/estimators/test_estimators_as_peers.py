@@ -28,11 +28,12 @@ from regbayes.estimators import (
     MultiLabelClassifier,
     Regressor,
     RegressorCV,
+    SequenceClusterer,
     TopicTransformer,
     clusters,
 )
-from regbayes.estimators.clusters import chosen_mixture
-from regbayes.estimators.rows import deal_groups, moments
+from regbayes.estimators.clusters import chosen_mixture, narrow_rate
+from regbayes.estimators.rows import deal_groups, moments, sort_rows
 from regbayes.inference import SVI, Gibbs, SmallVariance, TruncationWarning, continue_fit
 from regbayes.models import (
     BNMC,
@@ -520,15 +521,68 @@ def test_long_clusters_that_vary_alike_are_found() -> None:
 @pytest.mark.parametrize("num_columns", [5, 40])
 def test_as_many_clusters_as_components_are_found(num_columns: int) -> None:
     """Twenty components are too few for twenty clusters: where two have a seed in one cluster, another has none."""
-    stream, group = np.random.default_rng(5), np.arange(600) % 20
+    stream, group = np.random.default_rng(6), np.arange(600) % 20
     X = 9 * stream.normal(size=(20, num_columns))[group] + stream.normal(size=(600, num_columns))
     found = Clusterer().fit(X)
     assert found.posterior_.model.truncation > 20
-    assert adjusted_rand_score(group, found.labels_) > 0.9
+    assert adjusted_rand_score(group, found.labels_) == 1
     few = Clusterer(DPM(found.posterior_.model.likelihood), SVI(num_steps=30))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TruncationWarning)
         assert few.fit(X).posterior_.trace.best < found.posterior_.trace.best
+
+
+def test_many_clusters_far_apart_are_found_in_two_columns() -> None:
+    """The default prior expects clusters half as wide as all rows, and joins five of them in one."""
+    group = np.arange(1200) % 30
+    X = 8.0 * np.stack([group % 6, group // 6], 1) + np.random.default_rng(0).normal(size=(1200, 2))
+    assert adjusted_rand_score(group, Clusterer().fit(X).labels_) > 0.99
+
+
+def test_rows_far_away_do_not_hide_the_clusters() -> None:
+    group = np.arange(200) % 4
+    X = 9.0 * np.eye(4)[group, :3] + np.random.default_rng(0).normal(size=(200, 3))
+    found = Clusterer().fit(np.concatenate([X, np.full((1, 3), 3000.0)]))
+    assert adjusted_rand_score(group, found.labels_[:200]) > 0.98
+
+
+@pytest.mark.parametrize("times", [1, 5])
+def test_equal_rows_are_no_clusters_of_their_own(times: int) -> None:
+    group = np.arange(120) % 4
+    X = 8.0 * np.stack([group % 2, group // 2], 1) + np.random.default_rng(0).normal(size=(120, 2))
+    repeated, weighted = Clusterer().fit(X.repeat(times, 0)), Clusterer().fit(X, sample_weight=np.full(120, times))
+    assert weighted.n_components_ == 4
+    assert_array_equal(repeated.labels_[::times], weighted.labels_)
+
+
+@pytest.mark.parametrize("num_equal", [0, 300])
+def test_the_width_of_the_narrow_prior_is_that_of_the_middle_half(num_equal: int) -> None:
+    """If half of the rows have one value it is the variance. A weight counts as rows do."""
+    X = np.random.default_rng(0).normal(3.0, 2.0, size=(400, 2))
+    X[:num_equal, 1] = 7.0
+    rate = narrow_rate(sort_rows(np.concatenate([X, X[:100]]), None, None, merge=True))
+    low, high = np.quantile(np.concatenate([X, X[:100]]), [0.25, 0.75], axis=0, method="inverted_cdf")
+    expected = 0.01 * ((high - low) / 1.349) ** 2
+    if num_equal:
+        expected[1] = 0.01 * np.concatenate([X, X[:100]])[:, 1].var()
+    np.testing.assert_allclose(rate.numpy(), expected)
+    assert (narrow_rate(sort_rows(np.ones((5, 2)), None, None, merge=False)).numpy() == 0.01).all()
+
+
+@pytest.mark.parametrize("kind", [float, bool])
+def test_rows_of_0_and_1_are_clustered_as_such(kind: type) -> None:
+    stream = np.random.default_rng(1)
+    group = stream.integers(4, size=400)
+    X = (stream.random((400, 30)) < stream.beta(0.5, 0.5, size=(4, 30))[group]).astype(kind)
+    found = Clusterer().fit(X)
+    assert isinstance(found.posterior_.model.likelihood, BernoulliBeta)
+    assert adjusted_rand_score(group, found.labels_) > 0.95
+    assert isinstance(Clusterer().fit(X[:, :2]).posterior_.model.likelihood, DiagonalGaussian)
+    noise = (stream.random((300, 20)) < 0.3).astype(kind)
+    assert Clusterer().fit(noise).n_components_ == 1
+    states = np.repeat(np.arange(20) % 3, 20)
+    steps = (stream.random((400, 10)) < stream.beta(0.3, 0.3, size=(3, 10))[states]).astype(kind)
+    assert adjusted_rand_score(states, SequenceClusterer().fit(steps).labels_) > 0.95
 
 
 def test_the_fit_that_chose_covariances_is_the_fit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -706,6 +706,16 @@ def test_default_classifier_has_few_components_if_classes_have_few_rows(sizes, e
     assert left_out.posterior_.backend.num_components == expected
 
 
+def test_weights_of_classes_leave_fewer_effective_rows_for_components():
+    """A rare class that counts as much as the other one has few rows for its classifiers."""
+    stream, weights = np.random.default_rng(0), {0: 1.0, 1: 3.0}
+    X, y = stream.normal(size=(1000, 2)), np.repeat([0, 1], [800, 200])
+    given = [Classifier(class_weight=weight).fit(X, y) for weight in (None, "balanced", weights, {0: 2.0, 1: 2.0})]
+    effective = [1000, 1000**2 / (800 * 0.625**2 + 200 * 2.5**2), 1400**2 / (800 + 1800), 1000]
+    expected = [min(int(number) // (15 * 3), 16) for number in effective]
+    assert [found.posterior_.backend.num_components for found in given] == expected == [16, 14, 16, 16]
+
+
 def test_default_classifier_ranks_new_rows_of_a_rare_class_first():
     rng = np.random.default_rng(1)
     X, new = rng.normal(size=(2, 2000, 10))

@@ -77,7 +77,7 @@ def test_mixed_devices_are_refused() -> None:
     [
         (np.zeros((4, 1), int), r"y\.ravel"),
         (np.zeros(3, int), r"expected \[4\]"),
-        (np.zeros((4, 2), int), r"BNMC takes label sets \[N, L\]"),
+        (np.zeros((4, 2), int), r"BNMC takes sets \[N, L\]"),
         (np.zeros(4, int), "only one class"),
         (np.array([0, 1, 0.5, 1]), "Unknown label type"),
         (np.array([0, 1, np.inf, 1]), "contains inf"),

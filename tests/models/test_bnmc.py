@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -19,6 +21,7 @@ from regbayes.models import (
     BernoulliBeta,
     Hinge,
     Logistic,
+    Loss,
     MaskedBernoulli,
     MultinomialDirichlet,
     PoissonGamma,
@@ -362,10 +365,22 @@ def test_coupled_probabilities_are_bayes_rule() -> None:
     torch.testing.assert_close(counted.predict_proba(X), 1 - (-total.unsqueeze(1) * share).exp())
 
 
+@dataclass
+class Steep(Loss):
+    """phi(y | f) = sigmoid(3 y f): a likelihood, but not the one that the updates of coupled joints assume."""
+
+    is_likelihood = True
+
+    def log_factor(self, score, y):
+        return torch.nn.functional.logsigmoid(3 * y * score)
+
+
 @pytest.mark.parametrize(
     ("model", "backend", "match"),
     [
         (BNMC(joint="and", loss=Hinge()), SVI(), "needs loss=Logistic"),
+        (BNMC(joint="and", loss=Steep()), Gibbs(), "needs loss=Logistic"),
+        (BNMC(joint="multinomial", loss=Steep()), Gibbs(), "needs loss=Logistic"),
         (
             BNMC(label_likelihood=BernoulliBeta(), joint="multinomial"),
             SVI(),

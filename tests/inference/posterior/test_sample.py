@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 
+import pyro.distributions as dist
 import pytest
 import torch
 from scipy.stats import chisquare
@@ -20,6 +22,7 @@ from regbayes.models import (
     DiagonalGaussian,
     DirichletTopics,
     EpsilonInsensitive,
+    ExponentialFamily,
     FullGaussian,
     Hinge,
     InfiniteLatentSVM,
@@ -33,6 +36,7 @@ from regbayes.models import (
     Product,
     StudentT,
 )
+from regbayes.models.domains import PositiveNumbers
 
 from .test_posterior import LAPLACE, X, Y, made
 
@@ -55,6 +59,34 @@ def weighed(gaps: Tensor, rows: Tensor) -> Tensor:
     """Gaps [n, L] times some functions of the rows [n, D], whose means are then 0 as well."""
     functions = torch.cat([torch.ones(len(rows), 1), rows, rows.square(), rows.sin()], 1).to(gaps)
     return gaps.unsqueeze(2) * functions.unsqueeze(1)
+
+
+@dataclass(eq=False)
+class Codes(ExponentialFamily):
+    """A code 0, 1 or 2 in one column, whose distribution draws whole numbers."""
+
+    alpha: PositiveNumbers = 1.0
+
+    def resolve(self, X, weights=None):
+        return self.replace(alpha=X.new_full((3,), float(self.alpha)))
+
+    def prior(self):
+        return self.alpha
+
+    def statistics(self, X):
+        return torch.nn.functional.one_hot(X[:, 0].long(), 3).to(X)
+
+    def log_base_measure(self, X):
+        return X.new_zeros(len(X))
+
+    def log_partition(self, chi):
+        return torch.lgamma(chi).sum(-1) - torch.lgamma(chi.sum(-1))
+
+    def parameters(self, chi, sample):
+        return {"probs": sample("probs", dist.Dirichlet(chi))}
+
+    def distribution(self, parameters):
+        return dist.Categorical(parameters["probs"][..., None, :]).to_event(1)
 
 
 # -- mixtures ----------------------------------------------------------------------------------------------------------
@@ -82,6 +114,14 @@ def test_components_of_rows_are_those_that_a_row_of_their_x_has(model) -> None:
     assert labels.dtype == torch.int64
     shares = posterior.assign_proba(rows, **({"discriminative": False} if model.repels else {}))
     require_centered(weighed(torch.nn.functional.one_hot(labels, shares.shape[1]) - shares, rows))
+
+
+def test_rows_of_whole_numbers_have_the_precision_of_the_data() -> None:
+    rows = (torch.arange(20.0, dtype=torch.float64) % 3)[:, None]
+    for model, y in ((DPM(Codes()), None), (InfiniteSVM(Codes()), (rows[:, 0] > 0).long())):
+        drawn = Gibbs(2, 2).fit(model, rows, y).sample(5, generator=seeded()).X
+        assert drawn.dtype == torch.float64
+        assert set(drawn.flatten().tolist()) <= {0.0, 1.0, 2.0}
 
 
 @pytest.mark.parametrize("kind", ["logistic", "variational", "three classes", "three, variational", "Laplace"])
