@@ -52,13 +52,14 @@ class PartsEstimator(BaseEstimator):
 
 
 def require_units(estimator: object, model: Any) -> None:
-    """Raise ValueError on a model whose target is no linear function of y, which the estimator puts in other units."""
-    if not model.coding.keeps_units:
-        raise ValueError(
-            f"model has the target {model.coding!r}, but {type(estimator).__name__} puts y in units of its mean and "
-            "standard deviation, which suits Real() alone. Fit the model by its backend, or let scikit-learn's "
-            "TransformedTargetRegressor change y."
-        )
+    """Raise ValueError on a model that does not take y in other units, in which the estimator puts it."""
+    for what, part in (("target", model.coding), ("loss", model.loss)):
+        if not part.keeps_units:
+            raise ValueError(
+                f"model has the {what} {part!r}, but {type(estimator).__name__} puts y in units of its mean and "
+                "standard deviation, which does not suit it. Fit the model by its backend, or let scikit-learn's "
+                "TransformedTargetRegressor change y."
+            )
 
 
 def copy_of(name: str, given: Any, default: Config) -> Any:

@@ -41,7 +41,8 @@ def check_loss(loss: Loss, *, targets: Sequence[float] | None = None, generator:
     ----------
     loss : a binary loss, a regression loss (its `target` is "real"), a loss of levels ("level"), or a loss of several
         classes
-    targets : some real y, for a loss that does not take every number, such as one of counts; None: -2.5, 0 and 0.4
+    targets : some real y, for a loss that does not take every number, such as one of counts, and that therefore has
+        `keeps_units = False`; None: -2.5, 0 and 0.4
     generator : source of the random draws, on the device to check; None: a fixed seed on the CPU
 
     Raises
@@ -56,6 +57,9 @@ def check_loss(loss: Loss, *, targets: Sequence[float] | None = None, generator:
     generator = generator or torch.Generator().manual_seed(0)
     like = torch.zeros((), dtype=torch.float64, device=generator.device)
     _check_parameters(loss)
+    if targets is not None and loss.target == "real" and loss.keeps_units:
+        name = type(loss).__name__
+        raise AssertionError(f"{name} does not take every y, but its keeps_units is True: `Regressor` would change y.")
     with named_errors(loss):
         if loss.meets:
             rows = _signs(like)

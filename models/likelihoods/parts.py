@@ -20,7 +20,7 @@ class Parts:
     @property
     def words(self) -> str:
         """What is accepted."""
-        return f"a sequence of pairs (likelihood, number of columns), such as {self.example}"
+        return f"a sequence of pairs ({self.kind.__name__}, number of columns), such as {self.example}"
 
     def read(self, value: Any) -> list[tuple[Any, int]]:
         """The pairs; ValueError or TypeError if the value is not a list of pairs."""

@@ -40,6 +40,7 @@ class Loss(Config, ABC):
     target: ClassVar[str] = "sign"  # "sign": targets -1 / +1; "level": 0, 1, ...; "real": real numbers, for regression
     meets: ClassVar[bool] = False  # whether all class scores have one joint factor, with one column [..., 1]
     takes_missing: ClassVar[bool] = False  # targets may be NaN (see `Masked`)
+    keeps_units: ClassVar[bool] = True  # whether a + b y may take the place of real targets y; not of counts
     step: ClassVar[float] = 0.01  # of the trapezoid rule for numerical integrals, in standard deviations
 
     # -- the definition ----------------------------------------------------------------------------------------

@@ -28,9 +28,9 @@ class WrappedLoss(Loss):
 
 
 _HANDED_ON = (
-    "is_likelihood target meets takes_missing binary lacking is_augmented has_expectation has_marginal has_conjugate "
-    "augment expect expected_log_factor expect_with_bound majorize log_marginal draw_score draw_target one_point "
-    "probabilities moderated blocks reference conjugate best_tilt feasible box"
+    "is_likelihood target keeps_units meets takes_missing binary lacking is_augmented has_expectation has_marginal "
+    "has_conjugate augment expect expected_log_factor expect_with_bound majorize log_marginal draw_score draw_target "
+    "one_point probabilities moderated blocks reference conjugate best_tilt feasible box"
 )
 for _name in _HANDED_ON.split():
     setattr(WrappedLoss, _name, property(attrgetter(f"loss.{_name}")))

@@ -16,6 +16,8 @@ from scipy.stats import kstest, norm
 from setups import Softmax, spoiled
 from torch import Tensor
 
+from regbayes.estimators import Regressor
+from regbayes.models import InfiniteSVM
 from regbayes.models.losses import (
     AllThresholds,
     CrammerSinger,
@@ -210,6 +212,7 @@ class Counts(Loss):
     """Poisson counts of mean exp(score), relative to their largest probability."""
 
     target = "real"
+    keeps_units = False
 
     def log_factor(self, score: Tensor, y: Tensor) -> Tensor:
         return y * score - score.exp() - torch.xlogy(y, y) + y
@@ -219,6 +222,15 @@ def test_a_loss_of_counts_is_checked_at_counts():
     check_loss(Counts(), targets=[0.0, 1.0, 7.0])
     with pytest.raises(AssertionError):
         check_loss(Counts())
+
+
+def test_a_loss_of_counts_is_not_given_standardized_targets(monkeypatch: pytest.MonkeyPatch):
+    X, y = torch.arange(12.0).view(6, 2).sin().numpy(), [0.0, 1.0, 4.0, 2.0, 0.0, 3.0]
+    with pytest.raises(ValueError, match=r"model has the loss Counts.*Regressor puts y in units"):
+        Regressor(InfiniteSVM(loss=Counts())).fit(X, y)
+    monkeypatch.setattr(Counts, "keeps_units", True)
+    with pytest.raises(AssertionError, match="Counts does not take every y, but its keeps_units is True"):
+        check_loss(Counts(), targets=[0.0, 1.0, 7.0])
 
 
 class Unlikely(Hinge):
