@@ -55,14 +55,14 @@ def chosen_mixture(
     """The mixture that reaches the highest bound on rows [N, D], each counted `weights` [N] times.
 
     Its covariances are diagonal, full, or full with a prior of `degrees_of_freedom` D + 2, which lets correlations be
-    as strong as they are. Diagonal ones compete with the default prior, which suits few clusters that overlap, and with
-    one that expects a tenth of the spread of all rows, which suits many clusters far apart. Rows of 0 and 1 get
-    `BernoulliBeta`. If the best of these has a single cluster, full ones whose prior expects the correlations of
-    all rows compete with it: they tell clusters apart that are long in the same direction. If it has clusters in more
-    than two thirds of its components, mixtures of twice as many compete, up to 160. Fits of at most 30 rows for each
-    component, so 600 at first, run until they converge. These rows are chosen by their content, so that the order of
-    rows does not matter. If the backend has neither a bound nor draws, or fewer than two rows have a positive weight,
-    the result is `DPM()` without a fit. `truncation` is the least number of components; None: that of `DPM()`.
+    as strong as they are. Diagonal ones have the default prior, for few clusters that overlap, or one that expects a
+    tenth of the spread of all rows, for many clusters far apart. Rows of 0 and 1 get `BernoulliBeta`. If the best has a
+    single cluster, full ones whose prior expects the correlations of all rows compete with it: they tell clusters apart
+    that are long in the same direction. If it has clusters in more than two thirds of its components, mixtures of twice
+    as many compete, up to 160. Fits of at most 30 rows for each component, so 600 at first, run until they converge.
+    These rows are chosen by their content, so that the order of rows does not matter. If the backend has neither a
+    bound nor draws, or fewer than two rows have a positive weight, the result is `DPM()` without a fit. `truncation` is
+    the least number of components; None: that of `DPM()`.
     """
     counted = slice(None) if weights is None else weights > 0
     rows, weights = rows[counted], None if weights is None else weights[counted]
