@@ -35,7 +35,7 @@ from .label_joints import COUPLED, label_law
 from .likelihoods import BernoulliBeta, DiagonalGaussian, Likelihood, MaskedBernoulli, MultinomialDirichlet, Product
 from .likelihoods.base import hyperparameter
 from .likelihoods.parts import ending
-from .losses import Logistic, Loss, masked
+from .losses import Logistic, Loss, Masked, masked
 from .mixture import sample_components
 from .priors import DirichletProcess, PartitionPrior
 from .sparse import Rows, SparseRows
@@ -179,7 +179,8 @@ class BNMC(Model):
 
     def require_probabilities(self) -> None:
         """Raise ValueError if a coupled joint has a loss other than the logistic one."""
-        if self.is_coupled and not (isinstance(self.loss, Logistic) and self.loss.is_likelihood):
+        own = self.loss.loss if isinstance(self.loss, Masked) else self.loss
+        if self.is_coupled and not (isinstance(own, Logistic) and own.is_likelihood):
             raise ValueError(f"joint is {self.joint!r}, which is of probabilities: it needs loss=Logistic().")
 
     @property

@@ -1279,7 +1279,7 @@ MUTANTS: dict[tuple[str, str], dict[str, str]] = {
         "(sizes @ factors) ** 2": "sizes.sum() ** 2",
     },
     ("models/bnmc.py", "models/test_bnmc.py -k coupled_joints"): {
-        "isinstance(self.loss, Logistic) and self.loss.is_likelihood": "self.loss.is_likelihood",
+        "isinstance(own, Logistic) and own.is_likelihood": "own.is_likelihood",
     },
     ("models/likelihoods/base.py", "inference/posterior/test_sample.py -k whole_numbers"): {
         "generator).to(next(iter(parameters.values())))": "generator)",
