@@ -246,6 +246,7 @@ class Classifier(ClassifierMixin, PosteriorEstimator):
         if self.class_weight is None:
             return float(sizes.sum())
         factors = class_weights(self.class_weight, labels, np.arange(len(sizes)), sizes)
+        factors /= factors.max()  # equal weights are then exactly 1
         return float((sizes @ factors) ** 2 / (sizes @ factors**2))
 
     def loss_options(self, parts: tuple[Any, Backend], rows: SortedRows) -> dict[str, Any]:

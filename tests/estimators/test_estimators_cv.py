@@ -714,6 +714,8 @@ def test_weights_of_classes_leave_fewer_effective_rows_for_components():
     effective = [1000, 1000**2 / (800 * 0.625**2 + 200 * 2.5**2), 1400**2 / (800 + 1800), 1000]
     expected = [min(int(number) // (15 * 3), 16) for number in effective]
     assert [found.posterior_.backend.num_components for found in given] == expected == [16, 14, 16, 16]
+    few = [Classifier(class_weight=weight).fit(X[755:845], y[755:845]) for weight in (None, {0: 0.1, 1: 0.1})]
+    assert [found.posterior_.backend.num_components for found in few] == [2, 2]
 
 
 def test_default_classifier_ranks_new_rows_of_a_rare_class_first():
